@@ -1,0 +1,53 @@
+# Every target builds .venv by itself on a fresh machine; when it is up to date that costs nothing.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+BENCH  := .venv-bench
+# Two test processes with one thread each: torch's own threads would fight them for the cores.
+JOBS   ?= 2
+
+.PHONY: help setup test lint demo bench docs clean
+
+help:
+	@echo "make demo   the main job on embedded data: a table and a figure"
+	@echo "make test   the whole test suite"
+	@echo "make lint   ruff and mypy"
+	@echo "make bench  speed against what one would use instead, as ratios"
+	@echo "make docs   the documentation as a site, in site/"
+	@echo "make setup  only create .venv"
+
+setup: $(STAMP)
+
+# The stamp is written last: an interrupted installation is simply done again.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mlmcgrad needs Python 3.11 or newer; name one with make PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,docs]'
+	@touch $@
+
+test: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+demo: $(STAMP)
+	$(BIN)/mlmcgrad demo --out runs/demo
+
+# JAX and BlackJAX are only the other side of a comparison: they live in an environment of their own.
+$(BENCH)/.installed: pyproject.toml constraints.txt
+	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet -c constraints.txt -e '.[bench]'
+	@touch $@
+
+bench: $(BENCH)/.installed
+	$(BENCH)/bin/python benchmarks/run.py
+
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict --quiet
+
+clean:
+	rm -rf $(VENV) $(BENCH) site runs

@@ -1,0 +1,1 @@
+"""Benchmarks: each file has `run()`, which returns ratios against an alternative."""

@@ -1,0 +1,62 @@
+"""Multilevel Monte Carlo gradients for models trained through a Markov chain.
+
+Twenty lines to start with are in the README; the formula of a thing is in the file named after it.
+
+Submodules are imported when they are first used: importing torch takes over a second, and
+`mlmcgrad --help` does not need it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlmcgrad import (
+        estimators,
+        kernels,
+        levels,
+        measure,
+        optim,
+        problems,
+        schedules,
+        theory,
+        types,
+    )
+    from mlmcgrad.estimators import MLMC, Average
+    from mlmcgrad.gradient import MarkovGradient
+    from mlmcgrad.types import Estimate
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "MLMC": "estimators",
+    "Average": "estimators",
+    "Estimate": "types",
+    "MarkovGradient": "gradient",
+}
+
+__all__ = [
+    "MLMC",
+    "Average",
+    "Estimate",
+    "MarkovGradient",
+    "estimators",
+    "kernels",
+    "levels",
+    "measure",
+    "optim",
+    "problems",
+    "schedules",
+    "theory",
+    "types",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(f"{__name__}.{_HOME.get(name, name)}")
+    return getattr(module, name) if name in _HOME else module
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,43 @@
+"""The command line: `mlmcgrad COMMAND --help` says what each command takes.
+
+The settings of an experiment are a dataclass in `experiments/config.py`, and the command line is
+made from it. torch is imported only when a command really runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import tyro
+
+import mlmcgrad
+from mlmcgrad.experiments import config
+
+DESCRIPTION = "Multilevel Monte Carlo gradients for models trained through a Markov chain."
+COMMANDS: dict[str, Callable[..., Any]] = {"demo": config.Demo}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if given == ["--version"]:
+        sys.stdout.write(f"mlmcgrad {mlmcgrad.__version__}\n")
+        return 0
+    try:
+        settings: Any = tyro.extras.subcommand_cli_from_dict(
+            COMMANDS, prog="mlmcgrad", description=DESCRIPTION, args=given
+        )
+        import_module(f"mlmcgrad.experiments.{type(settings).__name__.lower()}").run(settings)
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"mlmcgrad: {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("mlmcgrad: interrupted\n")
+        return 130
+    return 0
+
+
+__all__ = ["main"]

@@ -1,0 +1,67 @@
+"""The plain chain average H^{(p)} = (1/p) Σ_{i≤p} H(X_i), with an optional burn-in.
+
+`Average(1)` is the short chain (contrastive divergence, one-step gradients), `Average(T)` with
+`ISIR` is BR-SNIS, the baseline of the paper's experiments.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from mlmcgrad.levels import check_truncation
+from mlmcgrad.schedules import Schedule, as_schedule
+from mlmcgrad.types import Plan
+
+
+@final
+@dataclass(frozen=True)
+class Average:
+    """Average over `length` steps of every chain, after `burn_in` steps that do not count.
+
+    Args:
+        length: how many states are averaged, a number or a schedule; ⌊length⌋ steps, at least 1.
+        burn_in: how many steps come before them, a number or a schedule. A chain makes
+            burn_in + length transitions.
+
+    Example:
+        >>> Average(4, burn_in=2).expected_length(n=1)
+        6.0
+    """
+
+    length: float | Schedule
+    burn_in: float | Schedule = 0.0
+
+    def __post_init__(self) -> None:
+        as_schedule(self.length, "length")
+        as_schedule(self.burn_in, "burn_in")
+
+    def plan(self, chains: int, n: int, generator: torch.Generator) -> Plan:
+        """Lengths and step weights of the chains at iteration n. The generator is not used."""
+        skip, count = self._steps(n)
+        return Plan(
+            levels=torch.zeros(chains, dtype=torch.int64),
+            lengths=torch.full((chains,), skip + count),
+            ends=torch.tensor([[skip, skip + count]]).expand(chains, 2),
+            values=torch.tensor([[0.0, 1.0 / count]], dtype=torch.float64).expand(chains, 2),
+        )
+
+    def expected_length(self, n: int) -> float:
+        """Transitions of one chain at iteration n."""
+        return float(sum(self._steps(n)))
+
+    def _steps(self, n: int) -> tuple[int, int]:
+        length = as_schedule(self.length, "length")(n)
+        if not length >= 1.0:
+            raise ValueError(f"length must be at least 1, got {length!r} at n = {n}")
+        check_truncation(length)
+        burn_in = as_schedule(self.burn_in, "burn_in")(n)
+        if not 0.0 <= burn_in < math.inf:
+            raise ValueError(f"burn_in must be 0 or more, got {burn_in!r} at n = {n}")
+        return math.floor(burn_in), math.floor(length)
+
+
+__all__ = ["Average"]

@@ -1,0 +1,1 @@
+"""Experiments: one file each; they write a run folder, and their pictures are drawn from it."""

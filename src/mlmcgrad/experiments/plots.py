@@ -1,0 +1,67 @@
+"""The look of all figures, and how they are saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")  # files only: no window, no display needed
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+# Told apart by people with any colour vision (Okabe and Ito); one colour a method, everywhere.
+COLOURS = {
+    "short": "#999999",
+    "average": "#0072B2",
+    "mlmc": "#D55E00",
+    "balanced": "#E69F00",
+    "theory": "#000000",
+}
+
+STYLE: Any = {
+    "figure.dpi": 110,
+    "savefig.dpi": 160,
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "lines.linewidth": 2.0,
+    "svg.hashsalt": "mlmcgrad",  # the same figure is the same file
+}
+
+
+def log_axes(axes: Axes, which: str = "xy") -> None:
+    """Logarithmic axes with labels at 1, 2 and 5 times powers of ten, as plain numbers."""
+    for letter in which:
+        axis = axes.xaxis if letter == "x" else axes.yaxis
+        (axes.set_xscale if letter == "x" else axes.set_yscale)("log")
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.set_minor_formatter(NullFormatter())
+
+
+@contextmanager
+def panels(count: int, path: Path) -> Iterator[tuple[Figure, list[Axes]]]:
+    """A figure of panels side by side, saved as `path` with the endings .png and .svg."""
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(1, count, figsize=(5.4 * count, 4.2), squeeze=False)
+        try:
+            yield figure, list(axes[0])
+            figure.tight_layout()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path.with_suffix(".png"))
+            figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+        finally:
+            plt.close(figure)
+
+
+__all__ = ["COLOURS", "STYLE", "log_axes", "panels"]

@@ -1,0 +1,91 @@
+"""The Metropolis–Hastings decision, shared by the kernels that propose and accept.
+
+A proposal y is accepted with probability 1 ∧ e^r,
+
+    r = log π(y) − log π(x) + log q(y,x) − log q(x,y).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from mlmcgrad.types import check_rows
+
+S = TypeVar("S", bound="tuple[Tensor, ...]")
+
+
+def decide(log_ratio: Tensor, log_uniform: Tensor) -> Tensor:
+    """Accept where log u < r, (chains,) bool. A ratio that is NaN is a rejection."""
+    return log_uniform < log_ratio
+
+
+class Noise(NamedTuple):
+    """What one step of a proposing kernel consumes."""
+
+    normal: Tensor  # (chains, *shape)
+    log_uniform: Tensor  # (chains,)
+
+
+def proposal_noise(steps: int, x: Tensor, generator: torch.Generator) -> list[Noise]:
+    """Standard normals and log uniforms for a block of steps, drawn at once."""
+    options: Any = {"dtype": x.dtype, "device": x.device, "generator": generator}
+    normal = torch.randn(steps, *x.shape, **options)
+    log_uniform = torch.rand(steps, x.shape[0], **options).log_()
+    return [Noise(z, u) for z, u in zip(normal.unbind(), log_uniform.unbind(), strict=True)]
+
+
+def choose(accepted: Tensor, proposed: S, current: S) -> S:
+    """The proposed state where it was accepted and the current one elsewhere, field by field."""
+    fields = [torch.where(_over(accepted, p), p, c) for p, c in zip(proposed, current, strict=True)]
+    return type(proposed)(*fields)
+
+
+def check_start(name: str, values: Any, x: Tensor, gradient: Tensor | None = None) -> None:
+    """Refuse a log density of the wrong shape, or one that is not finite where chains start."""
+    check_rows(name, values, x)
+    bad = ~values.isfinite()
+    if gradient is not None:
+        bad |= ~gradient.reshape(len(x), -1).isfinite().all(1)
+    if bool(bad.any()):
+        chain = int(bad.nonzero()[0, 0])
+        raise ValueError(
+            f"{name} must be finite (with a finite gradient, where one is used) at x0, got "
+            f"{values[chain].item()!r} for {int(bad.sum())} of {len(bad)} chains (the first of "
+            f"these starts at {_short(x[chain])}); start inside the support"
+        )
+
+
+def check_step_size(name: str, value: float | Tensor) -> None:
+    """Refuse a step size that is not positive and finite."""
+    tensor = torch.as_tensor(value)
+    if not bool(((tensor > 0.0) & tensor.isfinite()).all()):
+        raise ValueError(f"{name} must be positive and finite, got {value!r}")
+
+
+def check_floating(x: Tensor, kernel: str) -> None:
+    """Refuse states that Gaussian noise cannot be added to."""
+    if not x.is_floating_point():
+        raise ValueError(f"x0 must have a floating-point dtype for {kernel}, got {x.dtype}")
+
+
+def _over(mask: Tensor, like: Tensor) -> Tensor:
+    return mask.reshape(mask.shape + (1,) * (like.dim() - 1))
+
+
+def _short(state: Tensor) -> str:
+    values = [f"{v:.4g}" for v in state.flatten()[:4].tolist()]
+    return "[" + ", ".join(values) + (", …]" if state.numel() > 4 else "]")
+
+
+__all__ = [
+    "Noise",
+    "check_floating",
+    "check_start",
+    "check_step_size",
+    "choose",
+    "decide",
+    "proposal_noise",
+]

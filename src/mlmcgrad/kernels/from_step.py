@@ -1,0 +1,84 @@
+"""A user's own transition, for example block Gibbs: anything that maps states to next states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from mlmcgrad.kernels.acceptance import choose
+from mlmcgrad.kernels.driver import Emit, run_steps
+from mlmcgrad.types import Context, Outcome, Plan
+
+
+class State(NamedTuple):
+    """Position."""
+
+    x: Tensor  # (chains, *shape)
+
+
+@final
+@dataclass(frozen=True)
+class FromStep:
+    """A kernel from a function that makes one transition of all chains.
+
+    Args:
+        step: `step(x, *context, generator=generator) -> x`, of the same shape and dtype. It moves
+            each row on its own and takes all randomness from the generator. It runs without
+            gradients; it must not change x in place.
+
+    Example:
+        >>> def flip(x, generator):  # a fair coin each time
+        ...     return torch.randint(0, 2, x.shape, generator=generator)
+        >>> kernel = FromStep(flip)
+    """
+
+    step: Callable[..., Tensor]
+
+    def run(
+        self,
+        x0: Tensor | None,
+        context: Context,
+        plan: Plan,
+        generator: torch.Generator,
+        emit: Emit,
+    ) -> Outcome:
+        """Simulate the planned chains from x0 and emit their signed measure."""
+        return run_steps(self, x0, context, plan, generator, emit)
+
+    def start(self, x: Tensor, context: Context) -> tuple[State, int]:
+        """State at x; nothing is evaluated."""
+        return State(x), 0
+
+    def noise(self, steps: int, x: Tensor, generator: torch.Generator) -> list[torch.Generator]:
+        """The generator itself: how much noise a step takes is the user's business."""
+        return [generator] * steps
+
+    @torch.no_grad()
+    def advance(
+        self, state: State, noise: torch.Generator, context: Context
+    ) -> tuple[State, Tensor, Tensor | None]:
+        """One transition of every chain; a chain that would become NaN stays where it is."""
+        x = self.step(state.x, *context, generator=noise)
+        if not isinstance(x, Tensor) or x.shape != state.x.shape or x.dtype != state.x.dtype:
+            got = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else repr(type(x))
+            raise ValueError(
+                f"step must return states like those it is given, {state.x.dtype} of shape "
+                f"{tuple(state.x.shape)}, got {got}"
+            )
+        moved = (x != state.x).reshape(len(x), -1).any(1)
+        if not x.is_floating_point():
+            return State(x), moved, None
+        valid = ~x.isnan().reshape(len(x), -1).any(1)
+        return choose(valid, State(x), state), moved & valid, valid
+
+    @property
+    def evaluations_per_step(self) -> int:
+        """A transition counts as one evaluation of the model."""
+        return 1
+
+
+__all__ = ["FromStep"]

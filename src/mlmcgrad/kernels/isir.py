@@ -1,0 +1,168 @@
+"""Iterated sampling importance resampling (i-SIR), the kernel of BR-IWAE and MLMC-IWAE.
+
+Step p of a chain sees k candidates: the state kept so far and k−1 fresh draws of the proposal q.
+With w the importance weights, ω_ℓ = w_ℓ / Σ_j w_j over the k candidates (PAPER.md section 7,
+erratum 2), the step contributes H(X_p) = Σ_ℓ ω_ℓ H(z_ℓ), and the next kept state is drawn by ω.
+
+Two facts shape the code. The fresh draws ignore the chain, so all draws of all chains are made and
+weighed in one batched pass and the chain is arithmetic on scalars (`selection.py`). And no padding
+is needed: chains are sorted by length, so those of equal length are one rectangular slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from mlmcgrad.kernels.driver import Emit
+from mlmcgrad.kernels.selection import rao_blackwell, sampled
+from mlmcgrad.measure import Measure, drop
+from mlmcgrad.types import Context, Outcome, Plan, check_rows, take
+
+
+@final
+@dataclass(frozen=True)
+class ISIR:
+    """Iterated sampling importance resampling; leaves π ∝ w·q invariant.
+
+    Args:
+        log_weight: log w = log π − log q up to a constant for each row,
+            `log_weight(z, *context) -> (rows,)`.
+        propose: `propose(rows, *context, generator=generator) -> z` makes one draw of q for each
+            of `rows` rows; tensors in the context have that many rows, one for each draw.
+        candidates: k ≥ 2, the number of candidates of a step.
+        rao_blackwell: replace the random choice of the kept state by its exact conditional law
+            given the draws. Same expectation, less variance, no further evaluation of
+            `log_weight`, but arithmetic that grows with the square of the chain length.
+        batch: rows that are drawn and weighed in one call.
+
+    `x0=None` starts every chain with a draw of q, so that the first step has k independent draws.
+
+    Reference:
+        Tjelmeland (2004); Cardoso, Samsonov, Thin, Moulines, Olsson (2022), "BR-SNIS: bias
+        reduced self-normalized importance sampling".
+    """
+
+    log_weight: Callable[..., Tensor]
+    propose: Callable[..., Tensor]
+    candidates: int
+    rao_blackwell: bool = False
+    batch: int = 8192
+
+    def __post_init__(self) -> None:
+        for name, least in (("candidates", 2), ("batch", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} must be an integer from {least} on, got {value!r}")
+
+    def run(
+        self,
+        x0: Tensor | None,
+        context: Context,
+        plan: Plan,
+        generator: torch.Generator,
+        emit: Emit,
+    ) -> Outcome:
+        """Simulate the planned chains and emit their signed measure."""
+        fresh = self.candidates - 1
+        order = plan.lengths.argsort(stable=True)
+        lengths = plan.lengths[order]
+        counts = 1 + fresh * lengths  # draws of each chain, the one it starts with included
+        owner = order.repeat_interleave(counts)  # (draws,)
+        first = counts.cumsum(0) - counts
+        z, log_w, invalid = self._draw(x0, context, owner, first, generator)
+
+        select = rao_blackwell if self.rao_blackwell else sampled
+        pieces, kept, moves = [], [], 0.0
+        for length in lengths.unique().tolist():
+            chains = order[lengths == length]
+            begin = int(first[lengths == length][0])
+            rows = slice(begin, begin + len(chains) * (1 + fresh * length))
+            start, new = _blocks(log_w[rows], len(chains), length, fresh)
+            _check_start(start, new, chains)
+            weights = plan.select(chains).weights(1, length).T.to(log_w.device)
+            selection = select(start, new, weights, generator)
+            pieces.append(selection.coefficient.flatten())
+            local = torch.arange(len(chains), device=z.device) * (1 + fresh * length)
+            kept.append(begin + local + selection.kept)
+            moves += selection.moves
+        emit(drop(Measure(z, owner.to(z.device), torch.cat(pieces))))
+        last = torch.empty_like(z[: len(order)])
+        last[order] = z[torch.cat(kept)]
+        return Outcome(last, len(owner), moves, invalid)
+
+    @torch.no_grad()
+    def _draw(
+        self,
+        x0: Tensor | None,
+        context: Context,
+        owner: Tensor,
+        first: Tensor,
+        generator: torch.Generator,
+    ) -> tuple[Tensor, Tensor, int]:
+        """All draws, their float64 log weights, and how many of these were NaN or +∞."""
+        given = torch.zeros(len(owner), dtype=torch.bool)
+        if x0 is not None:
+            given[first] = True
+        states, log_weights = [], []
+        for begin in range(0, len(owner), self.batch):
+            rows = slice(begin, begin + self.batch)
+            fixed, who = given[rows], owner[rows]
+            z = self._propose(take(context, who[~fixed]), int((~fixed).sum()), generator)
+            if x0 is not None:
+                z = _insert(z, x0.detach()[who[fixed]], fixed)
+            log_w = self.log_weight(z, *take(context, who))
+            check_rows("log_weight", log_w, z)
+            states.append(z)
+            log_weights.append(log_w.double())
+        log_w = torch.cat(log_weights)
+        bad = ~(log_w < torch.inf)  # NaN or +∞: the draw cannot be used
+        return torch.cat(states), log_w.masked_fill(bad, -torch.inf), int(bad.sum())
+
+    def _propose(self, context: Context, rows: int, generator: torch.Generator) -> Tensor:
+        z = self.propose(rows, *context, generator=generator)
+        if not isinstance(z, Tensor) or z.dim() == 0 or z.shape[0] != rows:
+            got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
+            raise ValueError(
+                f"propose(rows, *context, generator) must return one draw per row, here "
+                f"({rows}, …), got {got}"
+            )
+        return z
+
+
+def _insert(drawn: Tensor, given: Tensor, where: Tensor) -> Tensor:
+    """Put the given states into their rows, the drawn ones into the others."""
+    if drawn.shape[1:] != given.shape[1:] or drawn.dtype != given.dtype:
+        raise ValueError(
+            f"x0 must look like a draw of propose, {drawn.dtype} of shape (chains, "
+            f"{', '.join(map(str, drawn.shape[1:]))}), got {given.dtype} of row shape "
+            f"{tuple(given.shape[1:])}"
+        )
+    z = drawn.new_empty((len(where), *drawn.shape[1:]))
+    z[where], z[~where] = given, drawn
+    return z
+
+
+def _blocks(log_w: Tensor, chains: int, length: int, fresh: int) -> tuple[Tensor, Tensor]:
+    """Log weights of the starting states, (chains,), and of the draws, (chains, length, k−1)."""
+    table = log_w.reshape(chains, 1 + length * fresh)
+    return table[:, 0], table[:, 1:].reshape(chains, length, fresh)
+
+
+def _check_start(start: Tensor, new: Tensor, chains: Tensor) -> None:
+    """Refuse a first block in which no candidate has any weight; later ones have the kept state."""
+    dead = (start == -torch.inf) & (new[:, 0] == -torch.inf).all(1)
+    if bool(dead.any()):
+        raise ValueError(
+            f"log_weight is −inf (or NaN) for all {new.shape[2] + 1} candidates of the first step "
+            f"of {int(dead.sum())} chains (chain {int(chains[dead.nonzero()[0, 0]])} is one of "
+            "them), so there is nothing to select; use a proposal that covers the target, more "
+            "candidates, or an x0 inside the support"
+        )
+
+
+__all__ = ["ISIR"]

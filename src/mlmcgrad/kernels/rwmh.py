@@ -1,0 +1,94 @@
+"""Random-walk Metropolis–Hastings (PAPER.md section 6).
+
+Y = X + scale · Z,  Z ~ N(0, I);     accepted with probability 1 ∧ π(Y)/π(X).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from mlmcgrad.kernels.acceptance import (
+    Noise,
+    check_floating,
+    check_start,
+    check_step_size,
+    choose,
+    decide,
+    proposal_noise,
+)
+from mlmcgrad.kernels.driver import Emit, run_steps
+from mlmcgrad.types import Context, Outcome, Plan
+
+
+class State(NamedTuple):
+    """Position and its log density."""
+
+    x: Tensor  # (chains, *shape)
+    log_density: Tensor  # (chains,)
+
+
+@final
+@dataclass(frozen=True)
+class RWMH:
+    """Random-walk Metropolis–Hastings with Gaussian proposals.
+
+    Args:
+        log_density: log π up to a constant, `log_density(x, *context) -> (chains,)`. It is
+            evaluated once per step and never differentiated.
+        scale: standard deviation of the proposal, a number or a tensor that broadcasts against
+            one state. In d dimensions about 2.4/√d standard deviations of π is a good start.
+
+    Reference:
+        Metropolis et al. (1953); Mengersen and Tweedie (1996) for its geometric ergodicity.
+    """
+
+    log_density: Callable[..., Tensor]
+    scale: float | Tensor
+
+    def __post_init__(self) -> None:
+        check_step_size("scale", self.scale)
+
+    def run(
+        self,
+        x0: Tensor | None,
+        context: Context,
+        plan: Plan,
+        generator: torch.Generator,
+        emit: Emit,
+    ) -> Outcome:
+        """Simulate the planned chains from x0 and emit their signed measure."""
+        return run_steps(self, x0, context, plan, generator, emit)
+
+    def start(self, x: Tensor, context: Context) -> tuple[State, int]:
+        """State at x; one density evaluation."""
+        check_floating(x, "RWMH")
+        with torch.no_grad():
+            value = self.log_density(x, *context)
+        check_start("log_density", value, x)
+        return State(x, value), 1
+
+    def noise(self, steps: int, x: Tensor, generator: torch.Generator) -> list[Noise]:
+        """Proposal noise and log uniforms for a block of steps."""
+        return proposal_noise(steps, x, generator)
+
+    @torch.no_grad()
+    def advance(self, state: State, noise: Noise, context: Context) -> tuple[State, Tensor, Tensor]:
+        """One transition of every chain."""
+        y = state.x + self.scale * noise.normal
+        value = self.log_density(y, *context)
+        valid = value < torch.inf  # false for NaN too
+        accepted = decide(value - state.log_density, noise.log_uniform) & valid
+        return choose(accepted, State(y, value), state), accepted, valid
+
+    @property
+    def evaluations_per_step(self) -> int:
+        """One evaluation of the density."""
+        return 1
+
+
+__all__ = ["RWMH"]

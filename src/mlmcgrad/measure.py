@@ -1,0 +1,122 @@
+"""The signed measure Σ_j c_j δ_{x_j} on states of the chains, and what makes it smaller.
+
+Every estimator of the library is such a measure pushed through one weighted backward pass, so a
+state that appears twice is paid for once (`merge`, `merge_runs`), a state without weight never
+(`drop`), and one with little weight, if wanted, rarely (`thin`, which keeps the expectation).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Points with the chain they belong to and their coefficient.
+
+    The coefficients of one chain sum to 1 when all of its points are taken together.
+    """
+
+    points: Tensor  # (points, *shape)
+    owner: Tensor  # (points,) int64: index of the chain
+    coefficient: Tensor  # (points,) float64
+
+    def __len__(self) -> int:
+        return self.owner.shape[0]
+
+    def __getitem__(self, rows: Tensor | slice) -> Measure:
+        return Measure(self.points[rows], self.owner[rows], self.coefficient[rows])
+
+
+def concatenate(measures: list[Measure]) -> Measure:
+    """The sum of measures, their points in the order given."""
+    if len(measures) == 1:
+        return measures[0]
+    if not measures:
+        none = torch.zeros(0)
+        return Measure(none, none.long(), none.double())
+    return Measure(
+        torch.cat([m.points for m in measures]),
+        torch.cat([m.owner for m in measures]),
+        torch.cat([m.coefficient for m in measures]),
+    )
+
+
+def drop(measure: Measure, tolerance: float = 0.0) -> Measure:
+    """Leave out the points with |c| ≤ tolerance; the default leaves out true zeros only.
+
+    A positive tolerance changes the estimate by at most tolerance × the number of points left
+    out × the largest loss gradient there. `thin` is the unbiased alternative.
+    """
+    keep = ~(measure.coefficient.abs() <= tolerance)  # a NaN is not hidden
+    return measure if bool(keep.all()) else measure[keep]
+
+
+def thin(measure: Measure, threshold: float, generator: torch.Generator) -> Measure:
+    """Leave out points of small weight at random, without changing the expectation.
+
+    A point is kept with probability min(1, |c|/threshold) and its coefficient divided by it, so
+    every kept coefficient has at least the size of the threshold.
+
+    Args:
+        measure: the measure.
+        threshold: size of coefficient below which points are thinned; 0 keeps everything.
+        generator: source of the randomness, one uniform for each point.
+    """
+    size = measure.coefficient.abs()
+    u = torch.rand(len(measure), dtype=size.dtype, device=size.device, generator=generator)
+    kept = measure[u * threshold < size]
+    raised = torch.copysign(kept.coefficient.abs().clamp(min=threshold), kept.coefficient)
+    return Measure(kept.points, kept.owner, raised)
+
+
+def merge(measure: Measure) -> Measure:
+    """Add up the coefficients of equal states of the same chain; points come out sorted."""
+    if not len(measure):
+        return measure
+    state = measure.points.reshape(len(measure), -1)
+    # A type that holds every chain index: an 8-bit state could not.
+    state = state.double() if state.is_floating_point() else state.long()
+    rows = torch.cat([measure.owner[:, None].to(state.dtype), state], dim=1)
+    unique, index = torch.unique(rows, dim=0, return_inverse=True)
+    total = measure.coefficient.new_zeros(len(unique))
+    total.index_add_(0, index, measure.coefficient)
+    points = unique[:, 1:].reshape(-1, *measure.points.shape[1:]).to(measure.points.dtype)
+    return Measure(points, unique[:, 0].long(), total)
+
+
+def merge_runs(
+    path: Tensor, moved: Tensor, weights: Tensor, carried: Tensor, owner: Tensor
+) -> tuple[Measure, Tensor]:
+    """Turn a piece of trajectory into a measure, one point for each stay in a state.
+
+    A chain that rejects stays where it is, and all steps of a stay make one point. The stay that
+    is still going on when the piece ends is not in the measure: its coefficient is handed back
+    and carried into the next piece, so that a state is never split between two of them.
+
+    Args:
+        path: the state before the piece and after each of its steps, (steps + 1, chains, *shape).
+        moved: whether a step changed the state, (steps, chains).
+        weights: weight of each step, (steps, chains) float64.
+        carried: weight that the state before the piece has gathered so far, (chains,).
+        owner: index of each chain, (chains,).
+
+    Returns:
+        The measure of the stays that ended, and the weight of the states at the end, (chains,).
+    """
+    start = torch.zeros_like(moved[:1], dtype=torch.int64)
+    stay = torch.cat([start, moved.cumsum(0)])  # (steps + 1, chains): number of the stay
+    total = torch.cat([carried[None], torch.zeros_like(weights)])
+    total.scatter_add_(0, stay[1:], weights)  # row s: weight of the s-th stay
+    entered = torch.cat([torch.ones_like(moved[:1]), moved])
+    ended = entered & (stay < stay[-1])
+    coefficient = torch.where(ended, total.gather(0, stay), 0.0)
+    step, chain = coefficient.nonzero(as_tuple=True)
+    measure = Measure(path[step, chain], owner[chain], coefficient[step, chain])
+    return measure, total.gather(0, stay[-1:])[0]
+
+
+__all__ = ["Measure", "concatenate", "drop", "merge", "merge_runs", "thin"]

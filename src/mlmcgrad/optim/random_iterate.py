@@ -1,0 +1,183 @@
+"""The random iterate θ_R of the paper's theorems (its equation "def-r"), kept online.
+
+After N steps R ∈ {0 … N} has
+
+    P(R = n) = w_n / Σ_{k ≤ N} w_k,    w_n = γ_{n+1} λ_{n+1}.
+
+A weighted reservoir of size one holds θ_R: θ_n replaces it with probability w_n / Σ_{k ≤ n} w_k.
+Its law is then right after every n, N need not be known, and one copy of the parameters is stored.
+
+γ_{n+1} is known for sure when step n + 1 begins (an LR scheduler may have changed it), so θ_n is
+offered to the reservoir then, or when θ_R is read, whichever comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
+
+from mlmcgrad.optim._base import AdaptiveOptimizer
+from mlmcgrad.optim._checks import NON_NEGATIVE
+from mlmcgrad.optim._weights import check_bounds, iterate_weight
+from mlmcgrad.schedules import Schedule
+
+
+class RandomIterate:
+    r"""Follows an optimizer and keeps one iterate, drawn with the weights of the theorems.
+
+    .. math::
+        P(R = n) \propto \gamma_{n+1}\lambda_{n+1}, \quad n = 0, \dots, N
+
+    λ_{n+1} is the lower bound of `optimizer.preconditioner_bounds(n + 1)`: λ̲ of assumption A5, or
+    the paper's ε̲_n for `Adagrad` and `AMSGrad`. It is 1 for `torch.optim.SGD`. With several param
+    groups the weight is the smallest γλ over the groups, which bounds the step matrix γA below.
+
+    Args:
+        optimizer: one of this package or `torch.optim.SGD`; any other with `weight`.
+        generator: source of the draws, one for each iterate. It stays yours: save its state with
+            your checkpoint.
+        weight: λ_n as a float or a schedule of the step number, instead of the optimizer's.
+
+    Example:
+        >>> theta = torch.tensor([1.0], requires_grad=True)
+        >>> optimizer = torch.optim.SGD([theta], lr=0.1)
+        >>> random_iterate = RandomIterate(optimizer, torch.Generator().manual_seed(0))
+        >>> for _ in range(9):
+        ...     optimizer.zero_grad()
+        ...     theta.square().sum().backward()
+        ...     optimizer.step()
+        >>> [theta_r] = random_iterate.iterate()
+        >>> round(theta_r.item(), 6) == round(0.8 ** random_iterate.index, 6)
+        True
+
+    Reference:
+        Ghadimi, Lan (2013), Stochastic first- and zeroth-order methods; the paper, Section 3.
+        Chao (1982), A general purpose unequal probability sampling plan, for the reservoir.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        generator: torch.Generator,
+        weight: float | Schedule | None = None,
+    ) -> None:
+        if weight is None:
+            check_bounds(optimizer)
+        elif not callable(weight):
+            weight = NON_NEGATIVE.check("weight", weight)
+        self._optimizer = optimizer
+        self._generator = generator
+        self._lambda = weight
+        self._n = optimizer.iteration if isinstance(optimizer, AdaptiveOptimizer) else 0
+        self._pending = True  # θ_n was not offered yet
+        self._total = 0.0
+        self._index: int | None = None
+        self._lent = False
+        self._stored = [p.detach().clone() for p in self._parameters()]
+        self._hooks = (
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        )
+
+    @property
+    def index(self) -> int:
+        """R, the number of steps that led to θ_R."""
+        self._offer()
+        if self._index is None:
+            raise RuntimeError(
+                f"no iterate has a positive weight after {self._n} steps (AMSGrad gives θ_0 the "
+                "weight 0); take a step with a positive lr first"
+            )
+        return self._index
+
+    def iterate(self) -> list[Tensor]:
+        """θ_R as new tensors, in the order of the optimizer's parameters.
+
+        Reading does not disturb: twice gives the same, and the law after further steps is right.
+        """
+        _ = self.index
+        return [stored.clone() for stored in self._stored]
+
+    @contextmanager
+    def applied(self) -> Iterator[int]:
+        """Put θ_R into the parameters for a `with` block, which gets R; then θ_N again."""
+        index = self.index
+        self._swap()
+        try:
+            yield index
+        finally:
+            self._swap()
+
+    def detach(self) -> None:
+        """Stop following the optimizer."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Numbers and tensors that `load_state_dict` needs; the generator's state is yours."""
+        return {
+            "iteration": self._n,
+            "pending": self._pending,
+            "total": self._total,
+            "index": self._index,
+            "iterate": [stored.clone() for stored in self._stored],
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a `state_dict`, made with parameters of the same shapes."""
+        saved, own = ([tuple(t.shape) for t in ts] for ts in (state_dict["iterate"], self._stored))
+        if saved != own:
+            raise ValueError(f"state_dict must hold an iterate of the shapes {own}, got {saved}")
+        self._n = state_dict["iteration"]
+        self._pending = state_dict["pending"]
+        self._total = state_dict["total"]
+        self._index = state_dict["index"]
+        for stored, value in zip(self._stored, state_dict["iterate"], strict=True):
+            stored.copy_(value)
+
+    def _parameters(self) -> list[Tensor]:
+        return [p for group in self._optimizer.param_groups for p in group["params"]]
+
+    def _offer(self) -> None:
+        if not self._pending:
+            return
+        parameters = self._parameters()
+        if len(parameters) != len(self._stored):
+            raise RuntimeError(
+                f"the optimizer has {len(parameters)} parameters, it had {len(self._stored)} when "
+                "RandomIterate was made; make a new one after add_param_group"
+            )
+        weight = iterate_weight(self._optimizer, self._n, self._lambda)
+        device = self._generator.device
+        u = torch.rand((), dtype=torch.float64, device=device, generator=self._generator).item()
+        self._total += weight
+        if u * self._total < weight:
+            self._index = self._n
+            for stored, p in zip(self._stored, parameters, strict=True):
+                stored.copy_(p.detach())
+        self._pending = False
+
+    def _swap(self) -> None:
+        self._lent = not self._lent
+        with torch.no_grad():
+            for stored, p in zip(self._stored, self._parameters(), strict=True):
+                present = p.detach().clone()
+                p.copy_(stored)
+                stored.copy_(present)
+
+    def _before_step(self, *_: Any) -> None:
+        if self._lent:
+            raise RuntimeError("no step can be taken inside `with random_iterate.applied()`")
+        self._offer()
+
+    def _after_step(self, *_: Any) -> None:
+        self._n += 1
+        self._pending = True
+
+
+__all__ = ["RandomIterate"]

@@ -1,0 +1,122 @@
+"""A Metropolis chain on a ring of S states whose stationary law depends on θ.
+
+    π_θ(x) ∝ exp(θ·f(x)),     V(θ) = log Σ_x exp(θ·f(x)) − θ·f̄,     ∇V(θ) = E_{π_θ}[f(X)] − f̄,
+
+the negative log-likelihood of an exponential family with feature means f̄ in the data. The chain
+proposes a neighbour on the ring (each with probability 1/2) and accepts it by Metropolis, so it
+mixes in about S² steps. Every quantity is a matter of linear algebra: the transition matrix, its
+stationary law, and the expectation of a chain average of any length from any start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mlmcgrad.kernels import Finite
+
+
+@dataclass(frozen=True)
+class FiniteChain:
+    """The problem at one θ; `finite_chain` makes one.
+
+    Attributes:
+        theta: parameters, (d,), the leaf that is differentiated.
+        features: f(x), (S, d).
+        data_mean: f̄, (d,).
+    """
+
+    theta: Tensor
+    features: Tensor
+    data_mean: Tensor
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """What the loss is differentiated in."""
+        return (self.theta,)
+
+    def loss(self, x: Tensor) -> Tensor:
+        """loss_θ(x) = θ·(f(x) − f̄): its gradient has the mean ∇V under π_θ."""
+        return (self.features[x] - self.data_mean) @ self.theta
+
+    def kernel(self) -> Finite:
+        """The chain as a kernel that follows θ."""
+        return Finite(self.matrix)
+
+    def start(self, chains: int) -> Tensor:
+        """All chains in state 0, far from the stationary law."""
+        return torch.zeros(chains, dtype=torch.int64)
+
+    def sample(self, chains: int, generator: torch.Generator) -> Tensor:
+        """Independent draws of π_θ."""
+        return torch.multinomial(self.stationary(), chains, replacement=True, generator=generator)
+
+    def matrix(self) -> Tensor:
+        """Transition matrix P_θ, (S, S)."""
+        energy = -(self.features @ self.theta.detach())  # (S,)
+        size = len(energy)
+        state = torch.arange(size)
+        matrix = torch.zeros(size, size, dtype=energy.dtype)
+        for shift in (1, -1):
+            neighbour = (state + shift) % size
+            accepted = (energy - energy[neighbour]).exp().clamp(max=1.0)
+            # += through index_put: for S = 2 both neighbours are the same state.
+            matrix.index_put_((state, neighbour), 0.5 * accepted, accumulate=True)
+        return matrix + torch.diag(1.0 - matrix.sum(1))
+
+    def stationary(self) -> Tensor:
+        """π_θ from π(P − I) = 0, Σπ = 1, by least squares; not from its formula."""
+        matrix = self.matrix()
+        size = len(matrix)
+        system = torch.cat([matrix.T - torch.eye(size, dtype=matrix.dtype), torch.ones(1, size)])
+        right = torch.zeros(size + 1, 1, dtype=matrix.dtype)
+        right[-1] = 1.0
+        return torch.linalg.lstsq(system, right).solution[:, 0].clamp(min=0.0)
+
+    def objective(self) -> float:
+        """V(θ)."""
+        theta = self.theta.detach()
+        return float(torch.logsumexp(self.features @ theta, 0) - self.data_mean @ theta)
+
+    def exact_gradient(self) -> tuple[Tensor, ...]:
+        """∇V(θ) = Σ_x π_θ(x) f(x) − f̄."""
+        return (self.stationary() @ self.features - self.data_mean,)
+
+    def average_gradient(self, length: int, start: int = 0) -> Tensor:
+        """E[H^{(length)}] for a chain from `start`: what an average of that length estimates."""
+        matrix, law = self.matrix(), torch.zeros(len(self.features), dtype=self.features.dtype)
+        law[start] = 1.0
+        total = torch.zeros_like(law)
+        for _ in range(length):
+            law = law @ matrix
+            total += law
+        return total / length @ self.features - self.data_mean
+
+
+def finite_chain(states: int = 8, dimension: int = 2, seed: int = 0) -> FiniteChain:
+    """Make a problem with random features, data and θ.
+
+    Args:
+        states: S, at least 2.
+        dimension: d.
+        seed: everything random follows from it.
+
+    Example:
+        >>> problem = finite_chain()
+        >>> problem.matrix().shape
+        torch.Size([8, 8])
+    """
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(states, dimension, dtype=torch.float64, generator=generator)
+    weights = torch.rand(states, dtype=torch.float64, generator=generator)
+    theta = torch.randn(dimension, dtype=torch.float64, generator=generator) * 0.5
+    return FiniteChain(
+        theta=theta.requires_grad_(),
+        features=features,
+        data_mean=weights / weights.sum() @ features,
+    )
+
+
+__all__ = ["FiniteChain", "finite_chain"]

@@ -1,0 +1,78 @@
+"""Sequences indexed by the iteration n = 1, 2, …: step sizes γ_n, truncations T_n, clipping M_n.
+
+Everything in the library that may change with n accepts a schedule: a callable of n. A plain
+number is accepted wherever a schedule is, and stands for the constant sequence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Schedule: TypeAlias = Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class Power:
+    """The sequence c · n^exponent; made by `power` and `constant`."""
+
+    c: float
+    exponent: float
+
+    def __post_init__(self) -> None:
+        # c is judged by whoever reads the schedule: infinity is a clipping threshold, for one.
+        if not math.isfinite(self.exponent):
+            raise ValueError(f"exponent of a schedule must be finite, got {self.exponent!r}")
+
+    def __call__(self, n: int) -> float:
+        """Value at iteration n ≥ 1."""
+        return self.c * float(check_iteration(n)) ** self.exponent
+
+
+def constant(c: float) -> Power:
+    """The sequence with the value c for every n.
+
+    Example:
+        >>> constant(0.1)(1000)
+        0.1
+    """
+    return Power(c, 0.0)
+
+
+def power(c: float, exponent: float) -> Power:
+    """The sequence c · n^exponent.
+
+    Args:
+        c: value at n = 1.
+        exponent: positive for a growing sequence (T_n = n^{1/2}), negative for a decaying one
+            (γ_n = c n^{-1/2}).
+
+    Example:
+        >>> power(1.0, 0.5)(16)
+        4.0
+    """
+    return Power(c, exponent)
+
+
+def as_schedule(value: float | Schedule, name: str) -> Schedule:
+    """Read an argument that may be a number or a schedule; `name` is used in the error."""
+    if callable(value):
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return constant(float(value))
+    raise TypeError(
+        f"{name} must be a number or a schedule (a callable of n = 1, 2, …), got {value!r}; "
+        f"for example {name}=mlmcgrad.schedules.power(1.0, 0.5)"
+    )
+
+
+def check_iteration(n: int) -> int:
+    """Return n if it is a valid iteration number, that is an integer from 1 on."""
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise ValueError(f"n must be an integer, counted from 1, got {n!r}")
+    return n
+
+
+__all__ = ["Power", "Schedule", "as_schedule", "check_iteration", "constant", "power"]

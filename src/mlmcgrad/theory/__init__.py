@@ -1,0 +1,46 @@
+"""The paper's theory as numbers: constants, bounds and rates, with no sampling code.
+
+Example:
+    >>> from mlmcgrad.schedules import power
+    >>> c = constants(1, ergodicity([[0.7, 0.3], [0.2, 0.8]]))  # c1, c2, c3 from ζ, α, β
+    >>> problem = Problem(c, G=1.0, L=1.0, gap=1.0)
+    >>> b = bounds.general([10**4, 10**8], problem, gamma=power(0.01, -0.5),
+    ...                    truncation=power(2.0, 0.5))
+    >>> b.total.round(3)
+    array([3.809, 0.104])
+    >>> rates.general(gamma=0.5, alpha=0.5).exponent
+    -0.5
+    >>> f"{recommend(0.1, problem).iterations:.1e}"  # with the best scales of γ_n and T_n
+    '3.8e+07'
+"""
+
+from mlmcgrad.theory import bounds, rates
+from mlmcgrad.theory.amsgrad import AMSGradCoefficients, amsgrad_coefficients
+from mlmcgrad.theory.constants import Constants, bias_bound, constants, moment_bound
+from mlmcgrad.theory.cost import average_cost, expected_cost
+from mlmcgrad.theory.ergodicity import Ergodicity, ergodicity
+from mlmcgrad.theory.rates import Rate
+from mlmcgrad.theory.recommend import Plan, recommend
+from mlmcgrad.theory.terms import AdagradBound, AMSGradBound, Bound, Problem
+
+__all__ = [
+    "AMSGradBound",
+    "AMSGradCoefficients",
+    "AdagradBound",
+    "Bound",
+    "Constants",
+    "Ergodicity",
+    "Plan",
+    "Problem",
+    "Rate",
+    "amsgrad_coefficients",
+    "average_cost",
+    "bias_bound",
+    "bounds",
+    "constants",
+    "ergodicity",
+    "expected_cost",
+    "moment_bound",
+    "rates",
+    "recommend",
+]

@@ -1,0 +1,184 @@
+"""Ergodicity constants (ζ, α, β) of a finite-state chain, as numbers that hold for every time.
+
+Notation: d(t) = max_x TV(P^t(x,·), π) and d̄(t) = max_{x,y} TV(P^t(x,·), P^t(y,·)), TV = ½ Σ|·|.
+
+**ζ, α** (Lemma "diff-measure"): d(i) ≤ ζ α^i for every i ≥ 0. For a block length m, i = r + qm with
+r < m, Dobrushin's contraction gives d(i) ≤ d(r) d̄(m)^q, so any α ≥ d̄(m)^{1/m} is valid with
+
+    ζ = max_{r<m} d(r) / α^r.
+
+m is a power of two with d̄(m) ≤ 1e-4 (α may then come within a few percent of the second largest
+eigenvalue modulus) and α is the minimiser of ζ/(1−α), the form in which c1, c2, c3 use the pair.
+
+**β** (Lemma "mcdiarmid"): P_x(|f − E_x f| > ε) ≤ 2 exp(−β ε²/Σκ_i²) when f(X_1..X_p) changes by at
+most κ_i with its i-th argument. Paulin (2015), McDiarmid's inequality for Markov chains
+(Corollary 2.10): β = 2/τ_min, τ_min = inf_{0≤ε<1} τ(ε) ((2−ε)/(1−ε))², τ(ε) = min{t: d̄(t) ≤ ε}.
+It holds for every initial law, a fixed point and π included, so the start needs no assumption. Here
+its proof (his Theorem 2.9 on blocks of length m) is kept one step sharper:
+
+    β = max_m 2 / { m (1 + d̄(1)/(1−d̄(m)))² }  ≥  2/τ_min.
+
+Proof: let D_b be the martingale increments of f over blocks of m steps. Given the past, D_b lies in
+an interval of length Σ_{j≥0} C_{b+j} p_j, with C_b the sum of κ over block b and p_j the
+probability that two chains that differ in block b, coupled maximally, still differ in block b+j:
+p_0 = 1, p_j ≤ d̄(1+(j−1)m) ≤ d̄(1) d̄(m)^{j−1}. Azuma–Hoeffding gives
+2 exp(−2ε²/Σ_b(Σ_j C_{b+j}p_j)²); Young's inequality and C_b² ≤ m Σ_{i∈b} κ_i² bound the sum by
+m (Σ_j p_j)² Σκ_i². With d̄(1) ≤ 1 this is Paulin's corollary; for independent draws (d̄(1) = 0)
+it is McDiarmid's β = 2.
+
+Distances are computed in double precision and raised by a bound on the rounding error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mlmcgrad.theory.ranges import fraction, non_negative, positive
+from mlmcgrad.theory.transition import Matrix, stationary_law, transition_matrix
+
+_BLOCK_DISTANCE = 1e-4  # d̄(m) at the block length m used for α
+_MAX_STEPS = 2**24  # slower chains cannot be certified in double precision
+_POINTS = 512  # times at which distances are kept; between them d is bounded by monotonicity
+_ALL_PAIRS = 256  # above this number of states d̄ ≤ 2d replaces the maximum over pairs
+
+
+@dataclass(frozen=True)
+class Ergodicity:
+    """Constants of an ergodic chain: TV(P^i(x,·), π) ≤ ζ α^i and the concentration constant β.
+
+    Made by `ergodicity` for a finite chain; write it by hand for a chain whose constants are known.
+    """
+
+    zeta: float
+    alpha: float
+    beta: float
+    mixing_time: int | None = None
+    """Smallest t with max_x TV(P^t(x,·), π) ≤ 1/4."""
+    stationary: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        non_negative(self.zeta, "zeta")
+        fraction(self.alpha, "alpha")
+        positive(self.beta, "beta")
+
+
+def ergodicity(P: ArrayLike) -> Ergodicity:
+    """Ergodicity constants of the chain with transition matrix P, certified for every time.
+
+    Args:
+        P: transition matrix, P[x, y] from x to y: irreducible and aperiodic.
+
+    Returns:
+        ζ, α, β as in the module's formulas, the mixing time and the stationary law.
+
+    Example:
+        >>> chain = ergodicity([[0.7, 0.3], [0.2, 0.8]])  # d(i) = 0.6 · 0.5^i
+        >>> round(chain.zeta, 6), round(chain.alpha, 6), round(chain.beta, 6), chain.mixing_time
+        (0.6, 0.5, 0.5, 2)
+
+    Reference:
+        Levin and Peres, Markov Chains and Mixing Times, Section 4.4 (d and d̄); Paulin,
+        Concentration inequalities for Markov chains by Marton couplings and spectral methods,
+        Electronic Journal of Probability 20 (2015), no. 79.
+    """
+    matrix = transition_matrix(P)
+    law = stationary_law(matrix)
+    stationary = tuple(float(p) for p in law)
+    if len(matrix) == 1:
+        return Ergodicity(0.0, 0.0, 2.0, 0, stationary)
+    squares = _squares(matrix)
+    block = 2 ** (len(squares) - 1)
+    stride = max(1, block // _POINTS)
+    step = squares[stride.bit_length() - 1]
+    times = np.arange(0, block + 1, stride)
+    to_law, between = np.empty(len(times)), np.empty(len(times))
+    power = np.eye(len(matrix))
+    for k, time in enumerate(times):
+        to_law[k] = _to_law(power, law, int(time))
+        between[k] = _between(power, to_law[k], int(time))
+        power = _product(power, step)
+    first = _between(matrix, _to_law(matrix, law, 1), 1)
+    zeta, alpha = _geometric(to_law[:-1], times[1:] - 1, float(between[-1]), block)
+    return Ergodicity(
+        zeta, alpha, _beta(between[1:], times[1:], first), _mixing_time(squares, law), stationary
+    )
+
+
+def _squares(matrix: Matrix) -> list[Matrix]:
+    """P, P², P⁴, … until d̄ is below the block distance."""
+    found, steps = [matrix], 1
+    while _between(found[-1], 1.0, steps) > _BLOCK_DISTANCE:
+        steps *= 2
+        if steps > _MAX_STEPS:
+            raise ValueError(
+                f"P mixes too slowly: after {steps // 2} steps two starts are still "
+                f"{_between(found[-1], 1.0, steps // 2):.3g} apart in total variation, beyond what "
+                "double precision can certify; give constants of your own as Ergodicity(...)"
+            )
+        found.append(_product(found[-1], found[-1]))
+    return found
+
+
+def _product(a: Matrix, b: Matrix) -> Matrix:
+    product = a @ b
+    return np.asarray(product / product.sum(axis=1, keepdims=True))
+
+
+def _raised(distance: float, states: int, time: int) -> float:
+    """Distance plus a bound on its rounding error after `time` products."""
+    return min(1.0, distance + 4 * states * float(np.finfo(float).eps) * (time + 1))
+
+
+def _to_law(power: Matrix, law: Matrix, time: int) -> float:
+    return _raised(0.5 * float(np.abs(power - law).sum(axis=1).max()), len(law), time)
+
+
+def _between(power: Matrix, to_law: float, time: int) -> float:
+    if len(power) > _ALL_PAIRS and to_law < 0.5:
+        return 2 * to_law
+    rows = (float(np.abs(power - row).sum(axis=1).max()) for row in power)
+    return _raised(0.5 * max(rows), len(power), time)
+
+
+def _geometric(d: Matrix, ages: Matrix, block_distance: float, block: int) -> tuple[float, float]:
+    """(ζ, α) with the smallest ζ/(1−α); d[k] bounds the distance until time ages[k]."""
+    low = block_distance ** (1 / block) * (1 + 1e-15)
+    high = max(low, block / (block + 1))  # beyond it ζ/(1−α) grows with α
+
+    def log_ratio(alpha: Matrix) -> Matrix:
+        return np.asarray(
+            np.max(np.log(d) - ages * np.log(alpha)[:, None], axis=1) - np.log1p(-alpha)
+        )
+
+    left, right = np.log1p(-low), np.log1p(-high)
+    for _ in range(6):  # quasi-convex in log(1−α): refine the grid around its minimum
+        grid = np.linspace(left, right, 65)
+        best = int(np.argmin(log_ratio(np.clip(-np.expm1(grid), low, high))))
+        left, right = grid[max(0, best - 1)], grid[min(64, best + 1)]
+    alpha = float(np.clip(-np.expm1(grid[best]), low, high))
+    return float(np.max(d / alpha**ages)) * (1 + 1e-12), alpha
+
+
+def _beta(between: Matrix, lengths: Matrix, first: float) -> float:
+    """Largest 2/{m (1 + d̄(1)/(1−d̄(m)))²} over the block lengths m at hand and m = 1."""
+    apart = np.append(between, first)
+    m = np.append(lengths, 1)[apart < 1]
+    return float(np.max(2 / (m * (1 + first / (1 - apart[apart < 1])) ** 2)))
+
+
+def _mixing_time(squares: list[Matrix], law: Matrix) -> int:
+    """Smallest t with d(t) ≤ 1/4, by bisection over the bits of t (d does not increase)."""
+    power, time = np.eye(len(law)), 0
+    if _to_law(power, law, 0) <= 0.25:
+        return 0
+    for bit in range(len(squares) - 1, -1, -1):
+        candidate = _product(power, squares[bit])
+        if _to_law(candidate, law, time + 2**bit) > 0.25:
+            power, time = candidate, time + 2**bit
+    return time + 1
+
+
+__all__ = ["Ergodicity", "ergodicity"]

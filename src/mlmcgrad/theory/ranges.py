@@ -1,0 +1,52 @@
+"""Range checks of the numbers that enter the theory: every error names argument, value, remedy."""
+
+from __future__ import annotations
+
+import math
+
+
+def number(value: float, name: str) -> float:
+    """Return value as a float if it is a finite real number."""
+    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    result = float(value)
+    if not math.isfinite(result):
+        raise ValueError(f"{name} must be a finite number, got {value!r}")
+    return result
+
+
+def positive(value: float, name: str) -> float:
+    """Return value if it is > 0."""
+    result = number(value, name)
+    if result <= 0:
+        raise ValueError(f"{name} must be positive, got {value!r}")
+    return result
+
+
+def non_negative(value: float, name: str) -> float:
+    """Return value if it is ≥ 0."""
+    result = number(value, name)
+    if result < 0:
+        raise ValueError(f"{name} must be 0 or positive, got {value!r}")
+    return result
+
+
+def fraction(value: float, name: str) -> float:
+    """Return value if it lies in [0, 1)."""
+    result = number(value, name)
+    if not 0 <= result < 1:
+        raise ValueError(f"{name} must be in [0, 1), got {value!r}")
+    return result
+
+
+def whole(value: int, name: str, least: int = 1) -> int:
+    """Return value if it is an integer ≥ least."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    result = value.__index__()
+    if result < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+    return result
+
+
+__all__ = ["fraction", "non_negative", "number", "positive", "whole"]

@@ -1,0 +1,67 @@
+"""Small pieces that several tests build chains from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mlmcgrad import kernels
+from mlmcgrad.measure import Measure, concatenate
+from mlmcgrad.types import Context, Outcome, Plan
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def run(
+    kernel: kernels.Kernel,
+    x0: Tensor | None,
+    plan: Plan,
+    context: Context = (),
+    seed: int | torch.Generator = 0,
+) -> tuple[Measure, Outcome]:
+    """Run a kernel and collect its whole measure."""
+    generator = seed if isinstance(seed, torch.Generator) else rng(seed)
+    pieces: list[Measure] = []
+    outcome = kernel.run(x0, context, plan, generator, pieces.append)
+    return concatenate([p for p in pieces if len(p)]), outcome
+
+
+def random_matrix(states: int, seed: int) -> Tensor:
+    """A transition matrix with uneven positive entries."""
+    raw = torch.rand(states, states, dtype=torch.float64, generator=rng(seed)) ** 3 + 0.02
+    return raw / raw.sum(1, keepdim=True)
+
+
+def average_law(matrix: Tensor, start: Tensor, length: int) -> Tensor:
+    """Mean over i = 1 … length of start·P^i: the exact law behind a chain average."""
+    law, total = start, torch.zeros_like(start)
+    for _ in range(length):
+        law = law @ matrix
+        total = total + law
+    return total / length
+
+
+def unit(states: int, at: int = 0) -> Tensor:
+    """The point mass at a state."""
+    return torch.eye(states, dtype=torch.float64)[at]
+
+
+class Counter:
+    """Wraps a function and remembers the first argument of every call."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.calls: list[Tensor] = []
+
+    def __call__(self, x: Tensor, *context: Any, **options: Any) -> Tensor:
+        self.calls.append(x.detach().clone())
+        result: Tensor = self.function(x, *context, **options)
+        return result
+
+    @property
+    def rows(self) -> int:
+        return sum(len(c) for c in self.calls)

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from mlmcgrad.optim._checks import DECAY, NON_NEGATIVE, POSITIVE_OR_INFINITE, usable
+
+
+def test_ranges_include_the_right_ends() -> None:
+    assert NON_NEGATIVE.check("lr", 0) == 0.0
+    assert DECAY.check("rho", 0.0) == 0.0
+    assert POSITIVE_OR_INFINITE.check("clip", math.inf) == math.inf
+    for bad in (1.0, -1e-300, math.nan):
+        with pytest.raises(ValueError, match=r"rho must be in \[0, 1\), got"):
+            DECAY.check("rho", bad)
+    with pytest.raises(ValueError, match=r"lr must be a finite number ≥ 0, got inf at step n=3"):
+        NON_NEGATIVE.check("lr", math.inf, " at step n=3")
+
+
+@pytest.mark.parametrize("bad", ["0.1", None, True, torch.tensor(0.1)])
+def test_what_is_not_a_number_is_a_type_error(bad: object) -> None:
+    with pytest.raises(TypeError, match="lr must be a number or a schedule"):
+        NON_NEGATIVE.check("lr", bad)
+
+
+def test_usable_skips_missing_and_empty_gradients() -> None:
+    a, b, c = torch.ones(2), torch.ones(0), torch.ones(3)
+    a.grad, b.grad = torch.ones(2), torch.ones(0)
+    assert [len(chosen) for chosen in usable([{"params": [a, b, c]}])] == [1]
+    assert usable([{"params": [b, c]}]) == [[]]
+
+
+def test_gradients_whose_squares_overflow_are_finite() -> None:
+    a, b = torch.ones(2), torch.ones(2, dtype=torch.float64)
+    a.grad, b.grad = torch.full((2,), 1e30), torch.full((2,), 1e300, dtype=torch.float64)
+    assert len(usable([{"params": [a, b]}])[0]) == 2

@@ -1,0 +1,299 @@
+"""What every optimizer of the package does, as one table: a new one adds a row to CASES."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, ReduceLROnPlateau
+
+from mlmcgrad.optim._base import AdaptiveOptimizer
+from tests.optim.optim_cases import (
+    CASES,
+    GAMMA,
+    Factory,
+    fill_gradients,
+    parameters,
+    run,
+    saved_and_loaded,
+    snapshot,
+    values,
+)
+
+every_optimizer = pytest.mark.parametrize("make", CASES.values(), ids=CASES.keys())
+
+
+def with_gradients(make: Factory, steps: int = 3) -> tuple[AdaptiveOptimizer, list[Tensor]]:
+    """An optimizer after some steps, with gradients for the next one."""
+    params = parameters()
+    optimizer = make(params)
+    run(optimizer, params, 1, steps)
+    fill_gradients(params, steps + 1)
+    return optimizer, params
+
+
+@every_optimizer
+def test_foreach_and_loop_give_the_same_bits(make: Factory) -> None:
+    results = []
+    for foreach in (True, False, None):
+        params = parameters(((2,), (3, 1), (), (0,)))
+        run(make(params, foreach=foreach), params, 1, 50)
+        results.append(values(params))
+    assert results[0] == results[1] == results[2]
+
+
+@every_optimizer
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_round_trip_continues_bit_identically(make: Factory, dtype: torch.dtype) -> None:
+    params = parameters(dtype=dtype)
+    optimizer = make(params)
+    run(optimizer, params, 1, 20)
+    theta = [p.detach().clone().requires_grad_() for p in params]
+    resumed = make(theta)
+    resumed.load_state_dict(saved_and_loaded(optimizer.state_dict()))
+    assert resumed.iteration == 20
+    run(optimizer, params, 21, 40)
+    run(resumed, theta, 21, 40)
+    assert values(theta) == values(params)
+    assert snapshot(resumed) == snapshot(optimizer)
+
+
+@every_optimizer
+def test_copies_continue_bit_identically(make: Factory) -> None:
+    params = parameters()
+    optimizer = make(params)
+    run(optimizer, params, 1, 5)
+    copies = [copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))]
+    run(optimizer, params, 6, 12)
+    for other in copies:
+        theta = other.param_groups[0]["params"]
+        assert theta[0] is not params[0]
+        run(other, theta, 6, 12)
+        assert values(theta) == values(params)
+
+
+@every_optimizer
+def test_maximize_is_to_minimize_the_negative(make: Factory) -> None:
+    up, down = parameters(), parameters()
+    ascent, descent = make(up, maximize=True), make(down)
+    for n in range(1, 31):
+        fill_gradients(up, n)
+        for p, q in zip(down, up, strict=True):
+            p.grad = -q.grad if q.grad is not None else None
+        ascent.step()
+        descent.step()
+    assert values(up) == values(down)
+
+
+@every_optimizer
+def test_parameters_without_gradient_are_left_alone(make: Factory) -> None:
+    params = parameters(((2,), (2,), (0,)))
+    optimizer = make(params)
+    frozen = values([params[1]])
+    for n in range(1, 4):
+        fill_gradients(params, n)
+        params[1].grad = None
+        optimizer.step()
+    assert values([params[1]]) == frozen
+    assert not optimizer.state[params[2]]
+    assert optimizer.iteration == 3
+    optimizer.zero_grad()
+    optimizer.step()  # no gradient at all is fine too
+    assert optimizer.iteration == 4
+
+
+@every_optimizer
+def test_groups_are_independent_and_keep_their_hyperparameters(make: Factory) -> None:
+    a, b = parameters(((2,),), seed=1), parameters(((3,),), seed=2)
+    together = make([{"params": a, "lr": 0.3}, {"params": b}])
+    alone_a, alone_b = parameters(((2,),), seed=1), parameters(((3,),), seed=2)
+    first, second = make(alone_a, lr=0.3), make(alone_b)
+    for n in range(1, 21):
+        for params in (a, b, alone_a, alone_b):
+            fill_gradients(params, n)
+        for optimizer in (together, first, second):
+            optimizer.step()
+    assert values(a) == values(alone_a)
+    assert values(b) == values(alone_b)
+    assert together.param_groups[0]["lr"] == 0.3
+    assert together.param_groups[1]["lr"] == GAMMA(20)
+
+
+@every_optimizer
+def test_a_group_added_later_joins_at_the_present_iteration(make: Factory) -> None:
+    optimizer, params = with_gradients(make)
+    added = parameters(((2,),), seed=9)
+    optimizer.add_param_group({"params": added, "lr": lambda n: 0.1 * n})
+    fill_gradients(added, 4)
+    optimizer.step()
+    assert [group["step"] for group in optimizer.param_groups] == [4, 4]
+    assert optimizer.param_groups[1]["lr"] == 0.4
+    assert values(added) != values(parameters(((2,),), seed=9))
+    assert params[0].grad is not None
+
+
+@every_optimizer
+def test_closure_is_evaluated_with_gradients(make: Factory) -> None:
+    theta = torch.tensor([1.0], dtype=torch.float64, requires_grad=True)
+    optimizer = make([theta])
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = theta.square().sum()
+        torch.autograd.backward(loss)
+        return loss.item()
+
+    assert optimizer.step(closure) == 1.0
+    assert theta.item() < 1.0
+
+
+@every_optimizer
+def test_an_lr_scheduler_and_a_schedule_agree(make: Factory) -> None:
+    driven, scheduled = parameters(), parameters()
+    first, second = make(driven, lr=0.1), make(scheduled, lr=lambda n: 0.1 * 0.5 ** (n - 1))
+    scheduler = LambdaLR(first, lambda epoch: 0.5**epoch)
+    for n in range(1, 11):
+        run(first, driven, n, n)
+        scheduler.step()
+        run(second, scheduled, n, n)
+    assert values(driven) == values(scheduled)
+
+
+@every_optimizer
+def test_other_lr_schedulers_drive_it(make: Factory) -> None:
+    params = parameters()
+    optimizer = make(params, lr=0.1)
+    cosine, plateau = CosineAnnealingLR(optimizer, 4), ReduceLROnPlateau(optimizer, patience=0)
+    for n in range(1, 4):
+        run(optimizer, params, n, n)
+        cosine.step()
+        plateau.step(1.0)
+    assert optimizer.param_groups[0]["lr"] < 0.01
+
+
+@every_optimizer
+def test_a_schedule_and_an_lr_scheduler_exclude_one_another(make: Factory) -> None:
+    optimizer, _ = with_gradients(make)
+    LambdaLR(optimizer, lambda epoch: 1.0)
+    with pytest.raises(ValueError, match="lr of param group 0 is a schedule, but a torch LR sched"):
+        optimizer.step()
+
+
+@every_optimizer
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_gradient_that_is_not_finite_changes_nothing(make: Factory, value: float) -> None:
+    named = list(zip(("alpha", "beta", "gamma"), parameters(), strict=True))
+    params = [p for _, p in named]
+    optimizer = make(named)
+    run(optimizer, params, 1, 3)
+    fill_gradients(params, 4)
+    assert params[1].grad is not None
+    params[1].grad[0, 1] = value
+    before = snapshot(optimizer)
+    expected = (
+        r"parameter 1 of param group 0 \('beta'\) has 1 entries that are NaN or infinite, out"
+    )
+    with pytest.raises(ValueError, match=expected):
+        optimizer.step()
+    assert snapshot(optimizer) == before
+    fill_gradients(params, 4)
+    optimizer.step()  # and it can go on
+    assert optimizer.iteration == 4
+
+
+@every_optimizer
+def test_nothing_changes_when_the_last_group_is_bad(make: Factory) -> None:
+    a, b = parameters(((2,),)), parameters(((2,),), seed=1)
+    optimizer = make([{"params": a}, {"params": b}])
+    fill_gradients([*a, *b], 1)
+    b[0].grad = torch.full_like(b[0], math.nan)
+    before = snapshot(optimizer)
+    with pytest.raises(ValueError, match="parameter 0 of param group 1 has 2 entries"):
+        optimizer.step()
+    assert snapshot(optimizer) == before
+
+
+@every_optimizer
+def test_sparse_gradients_are_refused(make: Factory) -> None:
+    theta = torch.ones(3, dtype=torch.float64)
+    optimizer = make([theta])
+    theta.grad = torch.ones(3, dtype=torch.float64).to_sparse()
+    before = snapshot(optimizer)
+    with pytest.raises(TypeError, match="gradient of parameter 0 of param group 0 is sparse"):
+        optimizer.step()
+    assert snapshot(optimizer) == before
+
+
+@pytest.mark.parametrize("name", ["Adagrad", "AMSGrad", "RMSProp"])
+def test_complex_gradients_are_refused(name: str) -> None:
+    theta = torch.ones(3, dtype=torch.complex128)
+    optimizer = CASES[name]([theta])
+    theta.grad = torch.ones_like(theta)
+    before = snapshot(optimizer)
+    with pytest.raises(TypeError, match="gradient of parameter 0 of param group 0 is complex"):
+        optimizer.step()
+    assert snapshot(optimizer) == before
+
+
+@pytest.mark.parametrize("name", ["FullAdagrad", "StochasticNewton"])
+def test_complex_parameters_are_refused_at_once(name: str) -> None:
+    with pytest.raises(TypeError, match="complex128"):
+        CASES[name]([torch.ones(3, dtype=torch.complex128)])
+
+
+@every_optimizer
+def test_bad_step_sizes_are_refused(make: Factory) -> None:
+    with pytest.raises(ValueError, match=r"lr must be .*, got -0\.1 in param group 0"):
+        make(parameters(), lr=-0.1)
+    with pytest.raises(ValueError, match=r"lr must be .*, got -1\.0 in param group 1"):
+        make([{"params": parameters()}, {"params": parameters(), "lr": lambda n: -1.0}])
+    with pytest.raises(TypeError, match=r"lr must be a number or a schedule .*, got 'fast'"):
+        make(parameters(), lr="fast")
+
+
+@every_optimizer
+@pytest.mark.parametrize("bad", [-0.5, math.nan, math.inf])
+def test_a_schedule_that_leaves_its_range_changes_nothing(make: Factory, bad: float) -> None:
+    params = parameters()
+    optimizer = make(params, lr=lambda n: 0.1 if n < 4 else bad)
+    run(optimizer, params, 1, 3)
+    fill_gradients(params, 4)
+    before = snapshot(optimizer)
+    with pytest.raises(
+        ValueError, match=r"lr must be .* from its schedule at step n=4 in param gr"
+    ):
+        optimizer.step()
+    assert snapshot(optimizer) == before
+
+
+@every_optimizer
+def test_a_negative_lr_from_an_lr_scheduler_changes_nothing(make: Factory) -> None:
+    params = parameters()
+    optimizer = make(params, lr=0.1)
+    LambdaLR(optimizer, lambda epoch: -1.0)
+    fill_gradients(params, 1)
+    before = snapshot(optimizer)
+    with pytest.raises(ValueError, match=r"lr must be a finite number ≥ 0, got -0\.1"):
+        optimizer.step()
+    assert snapshot(optimizer) == before
+
+
+@every_optimizer
+def test_a_refused_group_is_not_added(make: Factory) -> None:
+    optimizer, params = with_gradients(make)
+    with pytest.raises(ValueError, match=r"lr must be .* in param group 1"):
+        optimizer.add_param_group({"params": parameters(), "lr": -1.0})
+    assert len(optimizer.param_groups) == 1
+    run(optimizer, params, 4, 5)
+
+
+@every_optimizer
+def test_state_dict_holds_numbers_and_tensors_only(make: Factory) -> None:
+    optimizer, _ = with_gradients(make)
+    state = optimizer.state_dict()
+    assert not [v for group in state["param_groups"] for v in group.values() if callable(v)]
+    saved_and_loaded(state)

@@ -1,0 +1,115 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from mlmcgrad.measure import Measure, concatenate, drop, merge, merge_runs, thin
+from tests.statistics import mean_is
+
+
+def _random(points: int, seed: int, shape: tuple[int, ...] = (2,)) -> Measure:
+    generator = torch.Generator().manual_seed(seed)
+    return Measure(
+        torch.randint(0, 3, (points, *shape), generator=generator).double(),
+        torch.randint(0, 4, (points,), generator=generator),
+        torch.randint(-2, 3, (points,), generator=generator).double() / 2.0,
+    )
+
+
+def _totals(measure: Measure) -> dict[tuple[float, ...], float]:
+    """The measure as a dictionary from (owner, state) to its total coefficient."""
+    totals: dict[tuple[float, ...], float] = {}
+    rows = measure.points.reshape(max(len(measure), 1), -1).tolist()[: len(measure)]
+    for row, owner, c in zip(
+        rows, measure.owner.tolist(), measure.coefficient.tolist(), strict=True
+    ):
+        totals[(owner, *row)] = totals.get((owner, *row), 0.0) + c
+    return {key: value for key, value in totals.items() if value != 0.0}
+
+
+@given(st.integers(1, 30), st.integers(0, 10**6), st.sampled_from([(), (1,), (2,), (2, 2)]))
+def test_merge_and_drop_keep_the_measure(points: int, seed: int, shape: tuple[int, ...]) -> None:
+    measure = _random(points, seed, shape)
+    smaller = drop(merge(measure))
+    assert _totals(smaller) == _totals(measure)
+    assert len(smaller) == len(_totals(measure))  # one point a state, none of weight 0
+    assert smaller.points.shape[1:] == measure.points.shape[1:]
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32])
+def test_merge_keeps_the_dtype(dtype: torch.dtype) -> None:
+    points = torch.tensor([[1, 0], [1, 0], [0, 1]]).to(dtype)
+    merged = merge(Measure(points, torch.tensor([300, 300, 300]), torch.ones(3).double()))
+    assert merged.points.dtype == dtype
+    assert sorted(merged.coefficient.tolist()) == [1.0, 2.0]
+    assert merged.owner.tolist() == [300, 300]
+
+
+def test_drop_tolerance() -> None:
+    measure = Measure(
+        torch.arange(4.0), torch.zeros(4, dtype=torch.int64), torch.tensor([0.0, -1e-9, 0.5, 0.01])
+    )
+    assert drop(measure).points.tolist() == [1.0, 2.0, 3.0]
+    assert drop(measure, 0.01).points.tolist() == [2.0]
+
+
+def _thinned_totals(threshold: float, divide: bool) -> tuple[Tensor, Tensor]:
+    """Total coefficient of each of five points over many thinnings, and the true coefficients."""
+    c = torch.tensor([0.5, -0.03, 0.02, -0.2, 0.1], dtype=torch.float64)
+    measure = Measure(torch.arange(5), torch.zeros(5, dtype=torch.int64), c)
+    generator, rows = torch.Generator().manual_seed(0), []
+    for _ in range(4000):
+        kept = thin(measure, threshold, generator)
+        coefficient = kept.coefficient if divide else c[kept.points]
+        rows.append(torch.zeros(5, dtype=torch.float64).index_put((kept.points,), coefficient))
+    return torch.stack(rows), c
+
+
+def test_thinning_is_unbiased() -> None:
+    """Null: the mean coefficient after thinning is the one before; false alarm 1e-5."""
+    assert mean_is(*_thinned_totals(0.1, divide=True))
+    assert not mean_is(*_thinned_totals(0.1, divide=False))  # planted bug: no division
+
+
+def test_thinning_raises_to_the_threshold_and_leaves_large_ones_alone() -> None:
+    rows, c = _thinned_totals(0.1, divide=True)
+    assert (rows[:, [0, 3, 4]] == c[[0, 3, 4]]).all()
+    assert set(rows[:, 1].tolist()) == {0.0, -0.1}
+    everything = _random(20, 1)
+    kept = thin(everything, 0.0, torch.Generator().manual_seed(0))
+    assert _totals(kept) == _totals(everything)
+
+
+@given(st.data())
+def test_merge_runs_is_the_naive_sum(data: st.DataObject) -> None:
+    """Pieces of any lengths together give the measure Σ_i weight_i δ_{X_i}, one point a stay."""
+    chains = data.draw(st.integers(1, 4))
+    pieces = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+    steps = sum(pieces)
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 10**6)))
+    moved = torch.rand(steps, chains, generator=generator) < 0.5
+    weights = torch.randint(-2, 3, (steps, chains), generator=generator).double()
+    start = torch.zeros(1, chains, dtype=torch.int64)
+    path = torch.cat([start, moved.cumsum(0)]).double()  # never returns to a state
+    owner = 10 + torch.arange(chains)
+
+    found, carried, begin = [], torch.zeros(chains, dtype=torch.float64), 0
+    for length in pieces:
+        end = begin + length
+        measure, carried = merge_runs(
+            path[begin : end + 1], moved[begin:end], weights[begin:end], carried, owner
+        )
+        found.append(measure)
+        begin = end
+    found.append(Measure(path[-1], owner, carried))
+    naive = Measure(path[1:].flatten(), owner.repeat(steps), weights.flatten())
+    together = concatenate(found)
+    assert _totals(together) == _totals(naive)
+    distinct = {(o, x) for o, x in zip(together.owner.tolist(), together.points.tolist(),
+                                       strict=True)}  # fmt: skip
+    assert len(distinct) == len(together)
+
+
+def test_concatenate_nothing() -> None:
+    assert len(concatenate([])) == 0

@@ -1,0 +1,104 @@
+"""Plans: the bound is met, no smaller N would do, the costs are the direct sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mlmcgrad.schedules import power
+from mlmcgrad.theory import (
+    Bound,
+    Constants,
+    Plan,
+    Problem,
+    average_cost,
+    bounds,
+    constants,
+    ergodicity,
+    expected_cost,
+    rates,
+    recommend,
+)
+from mlmcgrad.theory.recommend import Method
+
+EASY = Problem(Constants(d=1, c1=1.0, c2=1.0, c3=0.1), G=1.0, L=1.0, gap=1.0)
+PLAN: Callable[..., Plan] = recommend
+
+
+@pytest.mark.parametrize(
+    ("method", "bound", "settings"),
+    [
+        ("general", bounds.general, {"lower": 0.5, "upper": 2.0}),
+        ("adagrad", bounds.adagrad, {"clipping": 0.5}),
+        ("amsgrad", bounds.amsgrad, {"rho1": 0.5, "delta": 0.5}),
+    ],
+)
+def test_plan_is_met_and_minimal(
+    method: Method, bound: Callable[..., Bound], settings: dict[str, float]
+) -> None:
+    plan = PLAN(0.5, EASY, method, alphas=(0.5, 1.0), scales=(1.0, 16.0), **settings)
+    exact = bound(plan.iterations, EASY, gamma=plan.gamma, truncation=plan.truncation, **settings)
+    assert plan.bound == pytest.approx(exact.total[0], rel=1e-7)
+    assert plan.bound <= 0.5
+    assert plan.terms == pytest.approx({k: v[0] for k, v in exact.terms.items()}, rel=1e-6)
+    fewer = min(
+        bound(
+            plan.iterations - 1, EASY, gamma=power(c, -0.5), truncation=plan.truncation, **settings
+        ).total[0]
+        for c in plan.gamma.c * np.linspace(0.8, 1.25, 31)
+    )
+    assert fewer > 0.5 * (1 - 1e-7)
+    assert plan.rate == getattr(rates, method)(0.5, plan.truncation.exponent)
+    assert plan.expected_cost == expected_cost(plan.iterations, plan.truncation)
+    assert plan.average_cost == average_cost(plan.iterations, plan.truncation)
+    assert plan.longest_chain <= plan.truncation(plan.iterations) < 2 * plan.longest_chain
+    assert plan.saving > 1
+
+
+def test_plan_is_the_cheapest_candidate() -> None:
+    plan = recommend(0.3, EASY)
+    for alpha in (0.5, 0.75, 1.0):
+        for scale in (1.0, 4.0, 16.0, 64.0):
+            alone = recommend(0.3, EASY, alphas=(alpha,), scales=(scale,))
+            assert plan.expected_cost <= alone.expected_cost
+
+
+def test_finer_accuracy_and_slower_chains_cost_more() -> None:
+    plans = [recommend(a, EASY, alphas=(0.5,), scales=(1.0,)) for a in (1.0, 0.3, 0.1)]
+    assert plans == sorted(plans, key=lambda plan: plan.expected_cost)
+    slow, fast = (
+        Problem(constants(1, ergodicity([[1 - p, p], [p, 1 - p]])), G=1.0, L=1.0, gap=1.0)
+        for p in (0.05, 0.45)
+    )
+    assert recommend(1.0, slow).iterations > recommend(1.0, fast).iterations
+
+
+def test_unreachable_accuracy_is_said() -> None:
+    with pytest.raises(
+        ValueError, match=r"accuracy=1e-06 is not reached within max_iterations=1000: .* bound is"
+    ):
+        recommend(1e-6, EASY, max_iterations=1000, alphas=(0.5,), scales=(1.0,))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: recommend(0.0, EASY), "accuracy must be positive, got 0.0"),
+        (lambda: PLAN(0.1, EASY, "sgd"), "method must be one of .* got 'sgd'"),
+        (lambda: recommend(0.1, EASY, alphas=()), "alphas and scales must not be empty"),
+        (lambda: recommend(0.1, EASY, scales=(0.5,)), "truncation must be at least 1, got 0.5"),
+        (lambda: recommend(0.1, EASY, alphas=(-0.5,)), "alphas must be positive, got -0.5"),
+        (lambda: recommend(0.1, EASY, max_iterations=0), "max_iterations must be .* got 0"),
+        (lambda: recommend(0.1, EASY, "amsgrad", rho1=1.0), r"rho1 must be in \[0, 1\)"),
+    ],
+)
+def test_bad_input_is_refused(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_unknown_settings_are_refused() -> None:
+    with pytest.raises(TypeError, match="rho1"):
+        recommend(0.1, EASY, "general", rho1=0.9)
