@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeAlias
+
+Preset: TypeAlias = Literal["smoke", "quick", "full"]
+"""`smoke`: seconds, for tests. `quick`: minutes. `full`: as long as a good figure takes."""
 
 
 @dataclass(frozen=True)
@@ -36,4 +40,37 @@ class Demo:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
 
-__all__ = ["Demo"]
+@dataclass(frozen=True)
+class Experiment:
+    """What every experiment takes."""
+
+    preset: Preset = "quick"
+    """How much to compute: smoke (seconds), quick (minutes), full (longer)."""
+    out: Path | None = None
+    """Run folder; by default runs/ followed by the name of the command."""
+    seed: int = 0
+    """Everything random follows from it."""
+    jobs: int = 2
+    """Processes to run side by side."""
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1:
+            raise ValueError(f"jobs must be at least 1, got {self.jobs}")
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return self.out or Path("runs") / type(self).__name__.lower()
+
+
+@dataclass(frozen=True)
+class Scaling(Experiment):
+    """Proposition 1: bias, second and third moment and cost against T, MLMC beside the average."""
+
+
+@dataclass(frozen=True)
+class Rates(Experiment):
+    """Theorems 1 to 3: E‖∇V(θ_R)‖² against N, with the predicted slope and the evaluated bound."""
+
+
+__all__ = ["Demo", "Experiment", "Preset", "Rates", "Scaling"]
