@@ -1,7 +1,7 @@
 """Runs the independent parts of an experiment in processes, with one live progress display.
 
 Every part that is finished is saved at once, under a name that the settings determine: a run that
-was interrupted, or killed, finds its finished parts again when it is started with the same settings.
+was interrupted, or killed, finds its finished parts again when it is started again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run_parts(
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"),
                TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
     with Progress(*columns, console=console, transient=True) as progress:
-        bars = {name: progress.add_task(name, total=1.0, completed=float(name in results))
+        bars = {name: progress.add_task(name, total=1.0, completed=int(name in results))
                 for name in arguments}  # fmt: skip
 
         def show(name: str, share: float) -> None:
