@@ -46,6 +46,17 @@ def test_merge_keeps_the_dtype(dtype: torch.dtype) -> None:
     assert merged.owner.tolist() == [300, 300]
 
 
+@given(st.integers(1, 40), st.integers(0, 10**6), st.integers(-5, 5))
+def test_merge_of_single_integers(points: int, seed: int, shift: int) -> None:
+    general = _random(points, seed, ())
+    measure = Measure(general.points.long() + shift, general.owner, general.coefficient)
+    merged = merge(measure)
+    assert _totals(merged) == _totals(measure)
+    assert merged.points.dtype == torch.int64
+    assert len(merged) == len(set(zip(measure.owner.tolist(), measure.points.tolist(),
+                                      strict=True)))  # fmt: skip
+
+
 def test_drop_tolerance() -> None:
     measure = Measure(
         torch.arange(4.0), torch.zeros(4, dtype=torch.int64), torch.tensor([0.0, -1e-9, 0.5, 0.01])

@@ -13,8 +13,8 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def _blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def _blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
 def test_the_twenty_lines_fit_the_model() -> None:
@@ -28,6 +28,12 @@ def test_the_twenty_lines_fit_the_model() -> None:
     assert (namespace["mean"] - data.mean(0)).abs().max() < 0.15
     assert (namespace["covariance"] - data.T.cov()).abs().max() < 0.3
     assert (torch.eye(2) - data.T.cov()).abs().max() > 0.7  # it was not there at the start
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda p: p.name)
+def test_code_in_the_documentation_runs(page: Path) -> None:
+    for code in _blocks("python", page.read_text(encoding="utf-8")):
+        exec(compile(code, page.name, "exec"), {})
 
 
 def test_every_make_target_named_exists() -> None:

@@ -39,6 +39,7 @@ __all__ = [
     "Average",
     "Estimate",
     "MarkovGradient",
+    "diagnostics",
     "estimators",
     "kernels",
     "levels",

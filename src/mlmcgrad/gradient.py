@@ -112,7 +112,8 @@ class MarkovGradient:
         """
         chains = _check_arguments(x0, context, n, generator)
         total = _Accumulator(self, context, chains)
-        plan, outcome = self._run(x0, context, n, generator, chains, total.add)
+        plan = self.estimator.plan(chains, n, generator)
+        outcome = self.simulate(x0, context, plan, generator, total.add)
         total.flush()
         tensors = total.tensors()
         return tensors, _estimate(plan, outcome, total.value, total.count, total.parameters)
@@ -131,7 +132,8 @@ class MarkovGradient:
         """
         chains = _check_arguments(x0, context, n, generator)
         pieces: list[Measure] = []
-        plan, outcome = self._run(x0, context, n, generator, chains, pieces.append)
+        plan = self.estimator.plan(chains, n, generator)
+        outcome = self.simulate(x0, context, plan, generator, pieces.append)
         measure = concatenate(pieces)
         many = len(measure) > self.chunk
         terms = []
@@ -146,21 +148,24 @@ class MarkovGradient:
         # Thinning may have left no state at all.
         scalar = torch.stack(terms).sum() if terms else torch.zeros((), requires_grad=True)
         _check_value(scalar.item())
-        leaves = _leaves(scalar) if self.parameters is None else tuple(self.parameters)
-        estimate = _estimate(plan, outcome, scalar.item(), len(measure), leaves)
+        found = leaves(scalar) if self.parameters is None else tuple(self.parameters)
+        estimate = _estimate(plan, outcome, scalar.item(), len(measure), found)
         scalar.estimate = estimate  # type: ignore[attr-defined]  # a note on the tensor
         return scalar
 
-    def _run(
+    def simulate(
         self,
         x0: Tensor | None,
         context: Context,
-        n: int,
+        plan: Plan,
         generator: torch.Generator,
-        chains: int,
         emit: Emit,
-    ) -> tuple[Plan, Outcome]:
-        """Plan and simulate, handing on the measure without the states that carry no weight."""
+    ) -> Outcome:
+        """Run the planned chains and hand on their measure, without states that carry no weight.
+
+        For those who want the measure itself, for example to look at it; nothing is
+        differentiated here.
+        """
 
         def reduced(measure: Measure) -> None:
             if len(measure) and (self.tolerance or not self.thinning):
@@ -170,8 +175,7 @@ class MarkovGradient:
             if len(measure):
                 emit(measure)
 
-        plan = self.estimator.plan(chains, n, generator)
-        return plan, self.kernel.run(x0, context, plan, generator, reduced)
+        return self.kernel.run(x0, context, plan, generator, reduced)
 
 
 class _Accumulator:
@@ -219,11 +223,11 @@ class _Accumulator:
     def _differentiate(self, measure: Measure) -> None:
         with torch.enable_grad():
             scalar = _weighted(self.loss, measure, self.context, self.chains)
-        leaves = _leaves(scalar) if self.fixed is None else self.fixed
+        found = leaves(scalar) if self.fixed is None else self.fixed
         gradients = torch.autograd.grad(
-            scalar, leaves, retain_graph=self.shared, materialize_grads=True
+            scalar, found, retain_graph=self.shared, materialize_grads=True
         )
-        for leaf, gradient in zip(leaves, gradients, strict=True):
+        for leaf, gradient in zip(found, gradients, strict=True):
             # Not in place: autograd may hand out one tensor for several leaves.
             self.sums[leaf] = self.sums[leaf] + gradient if leaf in self.sums else gradient
         self.value += scalar.item()
@@ -245,7 +249,7 @@ def _weighted(
     return (measure.coefficient.to(values.dtype) * values).sum() / chains
 
 
-def _leaves(scalar: Tensor) -> tuple[Tensor, ...]:
+def leaves(scalar: Tensor) -> tuple[Tensor, ...]:
     """The leaves that require a gradient in the graph of a scalar, in the order of a walk."""
     found: dict[Tensor, None] = {}
     todo: list[Any] = [scalar.grad_fn] if scalar.grad_fn else []
@@ -331,4 +335,4 @@ def _check_value(value: float) -> None:
         )
 
 
-__all__ = ["MarkovGradient"]
+__all__ = ["MarkovGradient", "leaves"]

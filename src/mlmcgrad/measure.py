@@ -77,6 +77,8 @@ def merge(measure: Measure) -> Measure:
     """Add up the coefficients of equal states of the same chain; points come out sorted."""
     if not len(measure):
         return measure
+    if measure.points.dim() == 1 and not measure.points.is_floating_point():
+        return _merge_integers(measure)
     state = measure.points.reshape(len(measure), -1)
     # A type that holds every chain index: an 8-bit state could not.
     state = state.double() if state.is_floating_point() else state.long()
@@ -86,6 +88,17 @@ def merge(measure: Measure) -> Measure:
     total.index_add_(0, index, measure.coefficient)
     points = unique[:, 1:].reshape(-1, *measure.points.shape[1:]).to(measure.points.dtype)
     return Measure(points, unique[:, 0].long(), total)
+
+
+def _merge_integers(measure: Measure) -> Measure:
+    """`merge` for states that are single integers: one number says chain and state."""
+    state = measure.points.long()
+    lowest = state.min()
+    span = state.max() - lowest + 1
+    key, index = torch.unique(measure.owner * span + (state - lowest), return_inverse=True)
+    total = measure.coefficient.new_zeros(len(key)).index_add_(0, index, measure.coefficient)
+    points = (key % span + lowest).to(measure.points.dtype)
+    return Measure(points, key.div(span, rounding_mode="floor"), total)
 
 
 def merge_runs(

@@ -23,6 +23,7 @@ from rich.table import Table
 from mlmcgrad.estimators import MLMC, Average, Estimator
 from mlmcgrad.experiments import records
 from mlmcgrad.experiments.config import Demo
+from mlmcgrad.experiments.parallel import one_thread
 from mlmcgrad.experiments.plots import COLOURS, log_axes, panels
 from mlmcgrad.gradient import MarkovGradient
 from mlmcgrad.problems import FiniteChain, finite_chain
@@ -42,7 +43,7 @@ def run(config: Demo, console: Console | None = None) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(config.seed)
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
-    with Progress(console=console, transient=True) as progress:
+    with one_thread(), Progress(console=console, transient=True) as progress:
         training = len(_STEPS) * config.seeds * config.budget
         task = progress.add_task("", total=len(methods) * (config.budget + training))
         for name, (label, estimator, length) in methods.items():

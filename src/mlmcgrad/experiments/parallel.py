@@ -11,8 +11,9 @@ import json
 import multiprocessing
 import queue
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +64,9 @@ def run_parts(
             show(name, 1.0)
 
         if jobs == 1 or len(todo) <= 1:
-            for name, values in todo.items():
-                keep(name, part(lambda share, name=name: show(name, share), **values))
+            with one_thread():
+                for name, values in todo.items():
+                    keep(name, part(lambda share, name=name: show(name, share), **values))
         else:
             _in_processes(part, todo, jobs, show, keep)
     return {name: results[name] for name in arguments}
@@ -104,10 +106,21 @@ def _in_processes(
 
 
 def _work(part: Part, name: str, values: dict[str, Any], messages: Any) -> Any:
+    with one_thread():
+        return part(lambda share: messages.put((name, share)), **values)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep torch to one thread: on small tensors more of them only wait for one another."""
     import torch
 
-    torch.set_num_threads(1)  # the processes have the cores already
-    return part(lambda share: messages.put((name, share)), **values)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _drain(messages: Any, show: Callable[[str, float], None]) -> None:
@@ -123,4 +136,4 @@ def _fingerprint(part: Part, arguments: Mapping[str, Mapping[str, Any]]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-__all__ = ["Part", "Report", "forget", "run_parts"]
+__all__ = ["Part", "Report", "forget", "one_thread", "run_parts"]

@@ -21,9 +21,10 @@ COLOURS = {
     "short": "#999999",
     "average": "#0072B2",
     "mlmc": "#D55E00",
-    "balanced": "#E69F00",
     "theory": "#000000",
 }
+# For things without a colour of their own, in this order.
+CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 STYLE: Any = {
     "figure.dpi": 110,
@@ -50,12 +51,14 @@ def log_axes(axes: Axes, which: str = "xy") -> None:
 
 
 @contextmanager
-def panels(count: int, path: Path) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A figure of panels side by side, saved as `path` with the endings .png and .svg."""
+def panels(count: int, path: Path, rows: int = 1) -> Iterator[tuple[Figure, list[Axes]]]:
+    """A figure of panels in rows, saved as `path` with the endings .png and .svg."""
     with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(1, count, figsize=(5.4 * count, 4.2), squeeze=False)
+        columns = -(-count // rows)
+        size = (5.4 * columns, 4.2 * rows)
+        figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
         try:
-            yield figure, list(axes[0])
+            yield figure, list(axes.flat)[:count]
             figure.tight_layout()
             path.parent.mkdir(parents=True, exist_ok=True)
             figure.savefig(path.with_suffix(".png"))
@@ -64,4 +67,4 @@ def panels(count: int, path: Path) -> Iterator[tuple[Figure, list[Axes]]]:
             plt.close(figure)
 
 
-__all__ = ["COLOURS", "STYLE", "log_axes", "panels"]
+__all__ = ["COLOURS", "CYCLE", "STYLE", "log_axes", "panels"]

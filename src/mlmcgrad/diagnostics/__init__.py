@@ -1,0 +1,24 @@
+"""Is it right on your problem? Bias, moments and cost of an estimator, levels, chains, slopes."""
+
+from mlmcgrad.diagnostics.accuracy import Accuracy, accuracy
+from mlmcgrad.diagnostics.chains import diagnose, effective_sample_size, weights
+from mlmcgrad.diagnostics.levels import LevelTest, level_test
+from mlmcgrad.diagnostics.per_chain import chain_gradients
+from mlmcgrad.diagnostics.reference import Reference, long_run
+from mlmcgrad.diagnostics.slopes import Fit, fit_line, fit_power
+
+__all__ = [
+    "Accuracy",
+    "Fit",
+    "LevelTest",
+    "Reference",
+    "accuracy",
+    "chain_gradients",
+    "diagnose",
+    "effective_sample_size",
+    "fit_line",
+    "fit_power",
+    "level_test",
+    "long_run",
+    "weights",
+]

@@ -1,0 +1,104 @@
+"""Every chain's own gradient estimate, where `MarkovGradient` returns only their mean.
+
+With v(u) = Σ_j u_{owner(j)} c_j loss(x_j), ∇_θ v is linear in u, and the row of chain c of the
+wanted matrix (chains, d) is its derivative in u_c. One backward pass gives ∇_θ v with its graph,
+and one more for each of its d coordinates gives a column, for any number of chains. For models
+with more parameters than chains it is done row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mlmcgrad.gradient import MarkovGradient, leaves
+from mlmcgrad.measure import Measure, concatenate
+from mlmcgrad.types import Context, Outcome, Plan, take
+
+# States differentiated at once: their graph is kept for as many passes as there are parameters.
+_STATES = 2**17
+
+
+def chain_gradients(
+    gradient: MarkovGradient,
+    x0: Tensor | None,
+    *context: object,
+    plan: Plan,
+    generator: torch.Generator,
+) -> tuple[Tensor, Outcome]:
+    """Run the planned chains and return each one's estimate.
+
+    Args:
+        gradient: says how; its `parameters` must be given, as they fix the order of the columns.
+        x0: where the chains start.
+        context: as for `gradient.backward`.
+        plan: lengths and step weights, from an estimator.
+        generator: source of all randomness.
+
+    Returns:
+        (chains, d) float64, d all parameters flattened one after another; and the outcome.
+    """
+    parameters = required_parameters(gradient)
+    total = torch.zeros(len(plan.lengths), sum(p.numel() for p in parameters), dtype=torch.float64)
+    waiting: list[Measure] = []
+
+    def flush() -> None:
+        if waiting:
+            _add(total, gradient, concatenate(waiting), context, parameters)
+            waiting.clear()
+
+    def add(measure: Measure) -> None:
+        waiting.append(measure)
+        if sum(map(len, waiting)) >= _STATES:
+            flush()
+
+    outcome = gradient.simulate(x0, context, plan, generator, add)
+    flush()
+    return total, outcome
+
+
+def required_parameters(gradient: MarkovGradient) -> tuple[Tensor, ...]:
+    """The gradient's parameters, or an error that says why they are needed."""
+    if gradient.parameters is None:
+        raise ValueError(
+            "gradient must be made with parameters=... for diagnostics: they say which column of "
+            "the result is which"
+        )
+    return tuple(gradient.parameters)
+
+
+def _add(
+    total: Tensor,
+    gradient: MarkovGradient,
+    measure: Measure,
+    context: Context,
+    parameters: Sequence[Tensor],
+) -> None:
+    """Add Σ_j c_j ∇loss(x_j) to the row of each point's chain."""
+    values = gradient.loss(measure.points, *take(context, measure.owner))
+    owners, position = measure.owner.unique(return_inverse=True)
+    u = torch.ones(len(owners), dtype=values.dtype, requires_grad=True)
+    weighted = measure.coefficient.to(values.dtype) * values
+    if len(owners) <= total.shape[1]:
+        per_chain = torch.zeros_like(u).index_add(0, position, weighted)
+        for row, owner in enumerate(owners.tolist()):
+            pieces = torch.autograd.grad(
+                per_chain[row], parameters, retain_graph=True, materialize_grads=True
+            )
+            total[owner] += torch.cat([p.flatten() for p in pieces]).double()
+        return
+    used = set(leaves(weighted.sum()))
+    columns = torch.autograd.grad((u[position] * weighted).sum(), parameters, create_graph=True,
+                                  materialize_grads=True)  # fmt: skip
+    start = 0
+    for parameter, column in zip(parameters, columns, strict=True):
+        if parameter in used:
+            for i, entry in enumerate(column.flatten()):
+                (rows,) = torch.autograd.grad(entry, u, retain_graph=True, materialize_grads=True)
+                total[owners, start + i] += rows.double()
+        start += parameter.numel()
+
+
+__all__ = ["chain_gradients", "required_parameters"]

@@ -1,0 +1,146 @@
+"""`accuracy` against exact expectations by enumeration of the finite chain."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import mlmcgrad as mg
+from mlmcgrad import problems
+from mlmcgrad.diagnostics import Accuracy, Reference, accuracy, long_run
+from tests.chains import rng
+
+
+def _problem() -> problems.FiniteChain:
+    return problems.finite_chain(states=3, seed=1)
+
+
+def _exact_moments(problem: problems.FiniteChain, level: int) -> tuple[Tensor, float, float]:
+    """E[Ĥ | K = level], E‖Ĥ‖² and E‖Ĥ‖³ by all paths; level 0 is the base term."""
+    matrix = problem.matrix()
+    weights = mg.levels.Geometric().step_weights(level)
+    mean, second, third = torch.zeros(2, dtype=torch.float64), 0.0, 0.0
+    for path in itertools.product(range(3), repeat=len(weights)):
+        before = (0, *path[:-1])
+        probability = math.prod(float(matrix[a, b]) for a, b in zip(before, path, strict=True))
+        value = sum(
+            (
+                w * (problem.features[x] - problem.data_mean)
+                for w, x in zip(weights, path, strict=True)
+            ),
+            torch.zeros(2, dtype=torch.float64),
+        )
+        mean += probability * value
+        second += probability * float(value.norm()) ** 2
+        third += probability * float(value.norm()) ** 3
+    return mean, second, third
+
+
+def _measured(estimator: mg.estimators.Estimator, replicates: int = 40_000) -> Accuracy:
+    problem = _problem()
+    gradient = mg.MarkovGradient(
+        problem.kernel(), problem.loss, estimator, parameters=problem.parameters
+    )
+    return accuracy(
+        gradient, problem, problem.start(1), ladder=[1, 2, 4, 8], generator=rng(3),
+        replicates=replicates,
+    )  # fmt: skip
+
+
+def test_moments_of_the_multilevel_estimator() -> None:
+    """Null: the measured moments are the enumerated ones; 5 standard errors, 12 comparisons."""
+    problem = _problem()
+    exact = [_exact_moments(problem, k) for k in range(4)]
+    (target,) = problem.exact_gradient()
+    for kappa, row in enumerate(_measured(mg.MLMC(2)).rows):
+        shares = [2.0**-kappa, *(2.0**-k for k in range(1, kappa + 1))]
+        mean = sum((s * e[0] for s, e in zip(shares, exact, strict=False)), torch.zeros(2).double())
+        second = sum(s * e[1] for s, e in zip(shares, exact, strict=False))
+        third = sum(s * e[2] for s, e in zip(shares, exact, strict=False))
+        bias = float((mean - target).norm())
+        assert bias == pytest.approx(
+            float((problem.average_gradient(2**kappa) - target).norm()), abs=1e-12
+        )
+        assert abs(row.bias - bias) < 5.0 * row.bias_se
+        assert row.bias_low <= row.bias <= row.bias_high
+        assert abs(row.second_moment - second) < 5.0 * row.second_moment_se
+        assert abs(row.third_moment - third) < 5.0 * row.third_moment_se
+        # Planted bug: without the division by μ(k) the levels would weigh 1, not 1/μ(k).
+        if kappa > 1:
+            wrong = sum(e[1] for e in exact[: kappa + 1]) / (kappa + 1)
+            assert abs(row.second_moment - wrong) > 5.0 * row.second_moment_se
+        assert row.length == 2**kappa
+        assert row.expected_cost == kappa + 2.0**-kappa
+        assert row.cost == pytest.approx(row.expected_cost, rel=0.02)
+
+
+def test_plain_average() -> None:
+    problem = _problem()
+    (target,) = problem.exact_gradient()
+    found = _measured(mg.Average(1))
+    for row in found.rows:
+        exact = float((problem.average_gradient(row.length) - target).norm())
+        assert abs(row.bias - exact) < 5.0 * row.bias_se
+        assert row.cost == row.expected_cost == row.length
+    assert found.cost_slope().slope == pytest.approx(1.0)
+
+
+def test_strata_beat_drawing_the_level() -> None:
+    """The standard error of the mean is far below that of as many unstratified estimates."""
+    row = _measured(mg.MLMC(2)).rows[-1]
+    transitions = 4 * 40_000  # four levels
+    unstratified = math.sqrt(row.variance / (transitions / row.cost))
+    assert row.bias_se < 0.8 * unstratified
+
+
+def test_slope_errors_are_honest() -> None:
+    """The standard error of the bias slope is the spread over independent repetitions."""
+    problem = _problem()
+    gradient = mg.MarkovGradient(
+        problem.kernel(), problem.loss, mg.MLMC(2), parameters=problem.parameters
+    )
+    fits = [
+        accuracy(gradient, problem, problem.start(1), ladder=[1, 2, 4, 8], generator=rng(seed),
+                 replicates=4000).bias_slope()
+        for seed in range(20)
+    ]  # fmt: skip
+    spread = float(torch.tensor([f.slope for f in fits]).std())
+    claimed = sum(f.slope_se for f in fits) / len(fits)
+    assert 0.5 * spread < claimed < 2.0 * spread
+
+
+def test_a_long_run_stands_in_for_the_answer() -> None:
+    problem = problems.gaussian()
+    gradient = mg.MarkovGradient(
+        mg.kernels.MALA(problem.log_density, 0.5), problem.loss, mg.MLMC(2),
+        parameters=problem.parameters,
+    )  # fmt: skip
+    reference = long_run(gradient, problem.start(200), length=400, burn_in=100, generator=rng(1))
+    (exact,) = problem.exact_gradient()
+    assert ((reference.value - exact).abs() < 5.0 * reference.se).all()
+    known = accuracy(gradient, problem, problem.start(1), ladder=[2, 4], generator=rng(2),
+                     replicates=2000)  # fmt: skip
+    guessed = accuracy(gradient, reference, problem.start(1), ladder=[2, 4], generator=rng(2),
+                       replicates=2000)  # fmt: skip
+    for a, b in zip(known.rows, guessed.rows, strict=True):
+        assert abs(a.bias - b.bias) < 5.0 * float(reference.se.norm())
+        assert b.bias_se > a.bias_se  # the reference's own error counts
+
+
+def test_bad_input() -> None:
+    problem = _problem()
+    gradient = mg.MarkovGradient(
+        problem.kernel(), problem.loss, mg.MLMC(2), parameters=problem.parameters
+    )
+    with pytest.raises(ValueError, match="ladder must hold at least one"):
+        accuracy(gradient, problem, problem.start(1), ladder=[], generator=rng())
+    with pytest.raises(ValueError, match="an entry for each of the 2 parameters, got 3"):
+        accuracy(gradient, [torch.zeros(3)], problem.start(1), ladder=[2], generator=rng())
+    with pytest.raises(ValueError, match="at least 8 rows"):
+        long_run(gradient, problem.start(2), length=4, burn_in=0, generator=rng())
+    vague = Reference(problem.average_gradient(2), torch.full((2,), 10.0).double())
+    with pytest.raises(ValueError, match="drowns in noise"):
+        accuracy(gradient, vague, problem.start(1), ladder=[2, 4], generator=rng(),
+                 replicates=2000).bias_slope()  # fmt: skip

@@ -1,0 +1,81 @@
+"""The multilevel test: right kernels pass its consistency check, a broken one does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+import mlmcgrad as mg
+from mlmcgrad import problems
+from mlmcgrad.diagnostics import level_test
+from mlmcgrad.diagnostics.levels import difference_plan
+from mlmcgrad.kernels import Emit, Kernel
+from mlmcgrad.measure import Measure
+from mlmcgrad.types import Context, Outcome, Plan
+from tests.chains import average_law, rng, unit
+
+
+def test_levels_of_the_finite_chain() -> None:
+    problem = problems.finite_chain(states=6, seed=1)
+    gradient = mg.MarkovGradient(
+        problem.kernel(), problem.loss, mg.MLMC(2), parameters=problem.parameters
+    )
+    found = level_test(gradient, problem.start(1), highest=8, generator=rng(), replicates=200_000)
+    assert found.consistent
+    matrix = problem.matrix()
+    for row in found.rows[1:]:
+        longer = average_law(matrix, unit(6), row.length) @ problem.features
+        shorter = average_law(matrix, unit(6), row.length // 2) @ problem.features
+        exact = float((longer - shorter).norm())
+        assert abs(row.mean - exact) < 5.0 * row.mean_se
+        assert row.kurtosis > 1.0
+    assert found.variance_decay(since=32).slope == pytest.approx(-1.0, abs=0.2)
+    assert found.mean_decay(since=8).slope == pytest.approx(-1.0, abs=0.3)
+    assert [row.length for row in found.rows] == [2**k for k in range(9)]
+
+
+@dataclass(frozen=True)
+class Drifting:
+    """Planted bug: the longer a chain is planned, the more its states are shifted."""
+
+    kernel: Kernel
+
+    def run(
+        self,
+        x0: Tensor | None,
+        context: Context,
+        plan: Plan,
+        generator: torch.Generator,
+        emit: Emit,
+    ) -> Outcome:
+        shift = 0.02 * float(plan.lengths.max())
+
+        def moved(measure: Measure) -> None:
+            emit(Measure(measure.points + shift, measure.owner, measure.coefficient))
+
+        return self.kernel.run(x0, context, plan, generator, moved)
+
+
+def test_levels_that_do_not_telescope_are_seen() -> None:
+    problem = problems.gaussian()
+    kernel = mg.kernels.MALA(problem.log_density, 0.5)
+    for tested, consistent in ((kernel, True), (Drifting(kernel), False)):
+        gradient = mg.MarkovGradient(
+            tested, problem.loss, mg.MLMC(2), parameters=problem.parameters
+        )
+        found = level_test(
+            gradient, problem.start(1), highest=4, generator=rng(), replicates=20_000
+        )
+        assert found.consistent == consistent
+
+
+def test_difference_weights_sum_to_zero() -> None:
+    for law in (mg.levels.Geometric(), mg.levels.Geometric(0.2)):
+        for k in (1, 2, 3):
+            plan = difference_plan(law, k, 2, chains=3)
+            weights = plan.weights(1, int(plan.lengths[0]))
+            assert weights.sum(0).tolist() == pytest.approx([0.0] * 3, abs=1e-12)
+            assert weights[-1, 0] == pytest.approx(1.0 / law.length(k, 2))
