@@ -17,7 +17,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT.parent))
 
-NAMES = ("mala_gradient", "isir_gradient", "cost_growth", "blackjax_mala")
+NAMES = ("mala_gradient", "isir_gradient", "cost_growth", "optimizers", "blackjax_mala")
 
 
 def main() -> int:
