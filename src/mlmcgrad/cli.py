@@ -17,7 +17,11 @@ import mlmcgrad
 from mlmcgrad.experiments import config
 
 DESCRIPTION = "Multilevel Monte Carlo gradients for models trained through a Markov chain."
-COMMANDS: dict[str, Callable[..., Any]] = {"demo": config.Demo}
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "demo": config.Demo,
+    "rates": config.Rates,
+    "bound": config.Bound,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
