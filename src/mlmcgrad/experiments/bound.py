@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from mlmcgrad import theory
-from mlmcgrad.experiments import records
+from mlmcgrad.experiments import bound_table, records
+from mlmcgrad.experiments.bound_table import PER_DECADE, order
 from mlmcgrad.experiments.config import Bound
+from mlmcgrad.experiments.matrix_file import read_matrix
 from mlmcgrad.experiments.plots import COLOURS, panels
 from mlmcgrad.schedules import power
 from mlmcgrad.theory import bounds, rates
@@ -36,7 +36,6 @@ _RATES: dict[str, Callable[..., theory.Rate]] = {
 }
 # The largest power of ten among the N.
 PRESETS = {"smoke": 4, "quick": 10, "full": 15}
-_PER_DECADE = 4
 _TERM_COLOURS = ("#0072B2", "#D55E00", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")
 
 
@@ -48,8 +47,8 @@ def run(config: Bound, console: Console | None = None) -> dict[str, Any]:
     problem = theory.Problem(
         theory.constants(config.dimension, chain), G=config.G, L=config.L, gap=config.gap
     )
-    steps = _PER_DECADE * (PRESETS[config.preset] - 2)
-    N = [round(10 ** (2 + i / _PER_DECADE)) for i in range(steps + 1)]
+    steps = PER_DECADE * (PRESETS[config.preset] - 2)
+    N = [round(10 ** (2 + i / PER_DECADE)) for i in range(steps + 1)]
     found, rate = _bound(config, problem, N), _rate(config)
     summary: dict[str, Any] = {
         "optimizer": config.optimizer,
@@ -72,7 +71,7 @@ def run(config: Bound, console: Console | None = None) -> dict[str, Any]:
     records.write_lines(config.folder / records.METRICS, lines)
     records.write_json(config.folder / records.SUMMARY, summary)
     draw(config.folder)
-    _print(summary, lines, console)
+    bound_table.show(summary, lines, console)
     console.print(f"figure: {config.folder / 'bound.png'}", style="bold", highlight=False)
     return summary
 
@@ -93,7 +92,7 @@ def draw(folder: Path) -> None:
                 axes.plot(N, y, color=colour, lw=1.5, label=name.replace("_", " "))
         predicted = [n ** rate["exponent"] * math.log(n) ** rate["log_power"] for n in N]
         scale = total[-1] / predicted[-1]
-        label = f"rate: {_order(rate['exponent'], rate['log_power'])} (moved up)"
+        label = f"rate: {order(rate['exponent'], rate['log_power'])} (moved up)"
         axes.plot(N, [1.6 * scale * p for p in predicted], "--", color=COLOURS["theory"], lw=1.2,
                   label=label)  # fmt: skip
         axes.set(xlabel="iterations N", ylabel="bound of E‖∇V(θ_R)‖²",
@@ -101,45 +100,6 @@ def draw(folder: Path) -> None:
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-
-
-def read_matrix(path: Path) -> list[list[float]]:
-    """Read a matrix, one row a line, numbers separated by spaces, tabs, commas or semicolons.
-
-    Empty lines, and what follows a #, are skipped.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The rows.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not a text file"
-        raise ValueError(f"matrix: cannot read {path} ({why})") from error
-    rows: list[list[float]] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        entries = line.split("#")[0].replace(",", " ").replace(";", " ").split()
-        if not entries:
-            continue
-        try:
-            rows.append([float(entry) for entry in entries])
-        except ValueError as error:
-            raise ValueError(f"matrix: line {number} of {path} is not made of numbers: "
-                             f"{line.strip()[:60]!r}") from error  # fmt: skip
-        if len(rows[-1]) != len(rows[0]):
-            raise ValueError(
-                f"matrix: line {number} of {path} has {len(rows[-1])} numbers, the first row has "
-                f"{len(rows[0])}"
-            )
-    if len(rows) != (len(rows[0]) if rows else 1):
-        raise ValueError(
-            f"matrix: {path} must hold a square matrix, got {len(rows)} rows"
-            + (f" of {len(rows[0])} numbers" if rows else "")
-        )
-    return rows
 
 
 def _ergodicity(config: Bound) -> theory.Ergodicity:
@@ -224,61 +184,4 @@ def _plan(config: Bound, problem: theory.Problem) -> dict[str, Any]:
     }
 
 
-def _order(exponent: float, log_power: float) -> str:
-    """N^exponent (log N)^log_power, for people.
-
-    Example:
-        >>> _order(-0.5, 2.0), _order(0.0, 0.0)
-        ('N^-0.5 log^2 N', 'constant')
-    """
-    parts = [f"N^{exponent:g}"] if exponent else []
-    parts += [f"log^{log_power:g} N" if log_power != 1 else "log N"] if log_power else []
-    return " ".join(parts) or "constant"
-
-
-def _print(summary: dict[str, Any], lines: list[dict[str, Any]], console: Console) -> None:
-    style: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "collapse_padding": True}
-    constants = Table(title="Constants", **style)
-    values = list(summary["constants"].items())
-    for _ in range(3):
-        constants.add_column("name")
-        constants.add_column("value", justify="right")
-    for i in range(0, len(values), 3):
-        cells = [(name.replace("_", " "), f"{value:.6g}") for name, value in values[i : i + 3]]
-        constants.add_row(*(cell for pair in cells for cell in pair))
-    console.print(constants)
-
-    names = list(lines[0]["terms"])
-    table = Table(title=f"Bound of E‖∇V(θ_R)‖², {summary['optimizer']}", **style)
-    for name in ("N", *names, "total"):
-        table.add_column(name.replace("_", " "), justify="right")
-    for line in lines[::_PER_DECADE]:
-        cells_of = [f"{line['terms'][name]:.1e}" for name in names]
-        table.add_row(f"{line['N']:.0e}", *cells_of, f"{line['total']:.1e}")
-    rate = summary["rate"]
-    table.add_section()
-    orders = [_order(*rate["terms"][name]) if name in rate["terms"] else "0" for name in names]
-    table.add_row("rate", *orders, _order(rate["exponent"], rate["log_power"]))
-    console.print(table)
-    slowest = ", ".join(name.replace("_", " ") for name in rate["dominant"])
-    console.print(f"Slowest for large N: {slowest}. No theorem is needed for ‖∇V‖² ≤ G² = "
-                  f"{summary['constants']['G'] ** 2:.3g}.")  # fmt: skip
-    if "plan" in summary:
-        _print_plan(summary, console)
-
-
-def _print_plan(summary: dict[str, Any], console: Console) -> None:
-    plan = summary["plan"]
-    if plan is None:
-        console.print(summary["plan_missing"])
-        return
-    (c, _), (C, alpha) = plan["gamma"], plan["truncation"]
-    console.print(
-        f"For a bound of {plan['accuracy']:g}: γ_n = {c:.3g} n^-0.5, T_n = {C:g} n^{alpha:g}, "
-        f"N = {plan['iterations']:.3g} iterations, {plan['cost']:.3g} chain steps on average "
-        f"(the longest chain {plan['longest_chain']:.3g}); plain averages of the same length "
-        f"would take {plan['average_cost']:.3g}, {plan['saving']:.3g} times as many."
-    )
-
-
-__all__ = ["PRESETS", "draw", "read_matrix", "run"]
+__all__ = ["PRESETS", "draw", "run"]

@@ -33,7 +33,7 @@ ALPHAS = (0.0, 0.25, 0.5, 1.0)
 STAY = 0.7  # the chain forgets in about 3 steps: an average of two leaves a bias that can be seen
 START = 2  # the state from which that bias leaves the largest gradient of V
 TRUNCATION = 2.0  # T_1; also T_n for every n when α = 0
-GAMMA = power(0.2, -0.5)
+GAMMA = power(0.1, -0.5)
 # ε_1 of the order 1/M, or the first iterate would carry most of the weight of R.
 ADAGRAD: dict[str, Any] = {"epsilon": 1.0, "clip": 2.0}
 AMSGRAD: dict[str, Any] = {"rho1": 0.9, "rho2": 0.999, "delta": 1.0, "epsilon": 4.0}
@@ -175,11 +175,9 @@ def weight(optimizer: torch.optim.Optimizer, n: int) -> float:
 
 
 def log_grid(iterations: int) -> list[int]:
-    """About 8 numbers in each decade from 10 on, the last is `iterations`."""
-    decades = math.log10(iterations / 10.0)
-    count = max(2, round(8.0 * decades) + 1)
-    marks = (10.0 * 10.0 ** (decades * i / (count - 1)) for i in range(count))
-    return sorted({round(mark) for mark in marks})
+    """8 numbers in each decade, from `iterations` down to 10 or a little more."""
+    count = int(8.0 * math.log10(iterations / 10.0) + 1e-9) + 1
+    return sorted({round(iterations * 10.0 ** (-i / 8.0)) for i in range(count)})
 
 
 __all__ = [

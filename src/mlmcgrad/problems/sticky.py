@@ -124,30 +124,45 @@ class Sticky:
         """∇V at every row of θ."""
         return (self.gradient(self.theta.detach()),)
 
-    def hessian(self, theta: Tensor) -> Tensor:
-        """∇²V = E_π ∇²f − ∇²f̄ + Cov_π(∇f), (rows, 2, 2)."""
+    def hessian(self, theta: Tensor, share: float = 0.0, start: int = 0) -> Tensor:
+        """Second derivatives of (1−s) V + s (f_start − f̄), (rows, 2, 2): of V by default.
+
+        ∇²V = E_π ∇²f − ∇²f̄ + Cov_π(∇f).
+        """
         waves = (theta @ _FREQUENCIES.T)[:, None]
         bend = -self.amplitude * (waves + self.phase).sin()  # (rows, S, 3)
-        law, slopes = self.law(theta), self.slopes(theta)
+        law, slopes, mean = self.law(theta), self.slopes(theta), self.gradient(theta)
+        weights = (1.0 - share) * law - self.frequency
+        weights[:, start] += share
         outer = _FREQUENCIES[:, :, None] * _FREQUENCIES[:, None]  # (3, 2, 2)
-        second = torch.einsum("rs,rsk,kij->rij", law - self.frequency, bend, outer)
+        second = torch.einsum("rs,rsk,kij->rij", weights, bend, outer)
         moment = torch.einsum("rs,rsi,rsj->rij", law, slopes, slopes)
-        mean = self.gradient(theta)
-        return second + moment - mean[:, :, None] * mean[:, None]
+        return second + (1.0 - share) * (moment - mean[:, :, None] * mean[:, None])
+
+    def bias_share(self, length: int) -> float:
+        """The weight s = (1/t) Σ_{i≤t} a^i of the start in a chain average of t steps."""
+        return self.stay * (1.0 - self.stay**length) / ((1.0 - self.stay) * length)
 
     def biased_gradient(self, theta: Tensor, length: int, start: int = 0) -> Tensor:
         """E[H^{(length)}] for a chain from `start`: ∇V_t(θ), (rows, 2)."""
-        share = sum(self.stay**i for i in range(1, length + 1)) / length
+        share = self.bias_share(length)
         return (1.0 - share) * self.gradient(theta) + share * self.slopes(theta)[:, start]
 
     def biased_minima(self, theta: Tensor, length: int, start: int = 0) -> Tensor:
-        """Where gradient descent on V_t from each row of θ ends, (rows, 2)."""
-        step = 1.0 / (2.0 * self._derivative(2) + self._derivative(1) ** 2)
-        for _ in range(20_000):
+        """The minimum of V_t that each row of θ descends to, (rows, 2).
+
+        Steps are Newton's with |λ| for the eigenvalues λ, so they lead down everywhere, and no
+        longer than 0.1.
+        """
+        share = self.bias_share(length)
+        for _ in range(5000):
             slope = self.biased_gradient(theta, length, start)
-            theta = theta - step * slope
-            if float(slope.abs().max()) < 1e-7:
+            if float(slope.abs().max()) < 1e-9:
                 break
+            values, vectors = torch.linalg.eigh(self.hessian(theta, share, start))
+            along = torch.einsum("rij,ri->rj", vectors, slope) / values.abs().clamp(min=0.05)
+            step = torch.einsum("rij,rj->ri", vectors, along)
+            theta = theta - step * (0.1 / step.norm(dim=1, keepdim=True)).clamp(max=1.0)
         return theta
 
     def smoothness(self, points: int = 512) -> Smoothness:
