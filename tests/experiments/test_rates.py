@@ -140,10 +140,18 @@ def test_constants_and_rates() -> None:
     assert GAMMA.exponent == -0.5
 
 
+def test_recent_leaves_out_what_came_before() -> None:
+    """Mean 2 with weight 1, then mean 4 with weight 3: (12 − 2)/2 in between."""
+    result = {"N": [10, 20], "weights": [1.0, 3.0], "values": [[1.0, 3.0], [4.0, 4.0]]}
+    lines = rates._lines("sgd", 0.0, result, rates_theory.setting())
+    assert [line["recent"] for line in lines] == [2.0, 5.0]
+    assert lines[0]["standard_error"] == 1.0
+
+
 def _row(**changes: Any) -> dict[str, Any]:
     row = {"optimizer": "sgd", "alpha": 0.5, "slope": -0.3, "slope_se": 0.01, "N": 9,
            "predicted_slope": -0.27, "bound_holds": True, "final_interval": [0.1, 0.2],
-           "last_decade": 0.6, "level": 0.6}  # fmt: skip
+           "recent": 0.6, "level": 0.6}  # fmt: skip
     return row | changes
 
 

@@ -42,7 +42,7 @@ def draw(folder: Path) -> None:
             for axes in group:
                 axes.set_ylim(low, high)
         bound_axes[0].set_ylabel("bound of E‖∇V(θ_R)‖²")
-        measured_axes[0].set_ylabel("measured E‖∇V(θ_R)‖²")
+        measured_axes[0].set_ylabel("measured E‖∇V(θ_R)‖² (bands: 95 % over replicas)")
 
 
 def _split(figure: Figure, space: Axes) -> tuple[Axes, Axes]:
@@ -72,6 +72,7 @@ def _draw_run(top: Axes, bottom: Axes, run: dict[str, Any], lines: list[dict[str
         bottom.plot([x["N"] for x in fitted], [scale * r for r in rate], "--", color=colour, lw=1.4)
     else:
         bottom.axhline(run["level"], ls="-.", color=colour, lw=1.4)
+        bottom.plot(N, [x["recent"] for x in lines], color=colour, lw=1.0)
     top.plot(N, [x["bound"] for x in lines], ":", color=colour, lw=2.2)
 
 
@@ -90,9 +91,10 @@ def _finish(top: Axes, bottom: Axes, name: str, square: float) -> None:
     handles, labels = bottom.get_legend_handles_labels()
     black = COLOURS["theory"]
     handles += [Line2D([], [], color=black, ls="--", lw=1.4),
-                Line2D([], [], color=black, ls="-.", lw=1.4)]  # fmt: skip
-    bottom.legend(handles, [*labels, "predicted rate", "level of the bias (α = 0)"],
-                  loc="lower left", fontsize=8.5)  # fmt: skip
+                Line2D([], [], color=COLOURS["short"], ls="-.", lw=1.4),
+                Line2D([], [], color=COLOURS["short"], lw=1.0)]  # fmt: skip
+    more = ["predicted rate", "α = 0: level of its bias", "α = 0: latest iterates only"]
+    bottom.legend(handles, [*labels, *more], loc="lower left", fontsize=8.5)
     above = [Line2D([], [], color=black, ls=":", lw=2.2), Line2D([], [], color=black, lw=0.8)]
     labels = ["evaluated bound", "G², without a theorem"]
     if name == "sgd":  # once: its bound leaves room
