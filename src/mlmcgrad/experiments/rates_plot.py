@@ -42,7 +42,7 @@ def draw(folder: Path) -> None:
             for axes in group:
                 axes.set_ylim(low, high)
         bound_axes[0].set_ylabel("bound of E‖∇V(θ_R)‖²")
-        measured_axes[0].set_ylabel("measured E‖∇V(θ_R)‖² (bands: 95 % over replicas)")
+        measured_axes[0].set_ylabel("measured E‖∇V(θ_R)‖² (bands: 95 % for the mean)")
 
 
 def _split(figure: Figure, space: Axes) -> tuple[Axes, Axes]:

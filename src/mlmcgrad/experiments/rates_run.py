@@ -34,7 +34,7 @@ STAY = 0.7  # the chain forgets in about 3 steps: an average of two leaves a bia
 START = 2  # the state from which that bias leaves the largest gradient of V
 TRUNCATION = 2.0  # T_1; also T_n for every n when α = 0
 # Chosen after trials: with c = 0.2 and N = 20 000 the runs with α = 1 had slopes of -0.26 to -0.28
-# for a predicted -0.27, equal within the error; smaller steps have less noise and fall faster there.
+# for a predicted -0.27, equal within the error; smaller steps have less noise and fall faster.
 GAMMA = power(0.1, -0.5)
 # ε_1 of the order 1/M, or the first iterate would carry most of the weight of R.
 ADAGRAD: dict[str, Any] = {"epsilon": 1.0, "clip": 2.0}
