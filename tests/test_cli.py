@@ -19,10 +19,11 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_help_answers_at_once_because_torch_is_not_imported() -> None:
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
+def test_help_answers_at_once_because_torch_is_not_imported(command: list[str]) -> None:
     code = (
         "import sys\nfrom mlmcgrad.cli import main\n"
-        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        f"try:\n    main([*{command!r}, '--help'])\nexcept SystemExit:\n    pass\n"
         "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
     )
     best = float("inf")
@@ -33,8 +34,8 @@ def test_help_answers_at_once_because_torch_is_not_imported() -> None:
         best = min(best, time.perf_counter() - start)
         assert done.returncode == 0, done.stderr
     assert best < 0.5
-    for command in COMMANDS:
-        assert command in done.stdout
+    for name in command or COMMANDS:
+        assert name in done.stdout
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,12 @@ import mlmcgrad
 from mlmcgrad.experiments import config
 
 DESCRIPTION = "Multilevel Monte Carlo gradients for models trained through a Markov chain."
-COMMANDS: dict[str, Callable[..., Any]] = {"demo": config.Demo, "scaling": config.Scaling}
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "demo": config.Demo,
+    "scaling": config.Scaling,
+    "rates": config.Rates,
+    "bound": config.Bound,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -10,7 +10,9 @@ from mlmcgrad.problems.boltzmann import Boltzmann, boltzmann
 from mlmcgrad.problems.finite_chain import FiniteChain, finite_chain
 from mlmcgrad.problems.gaussian import Gaussian, gaussian
 from mlmcgrad.problems.linear_gaussian import LinearGaussian, linear_gaussian
+from mlmcgrad.problems.regenerative import Regenerative
 from mlmcgrad.problems.skewed import Skewed, skewed
+from mlmcgrad.problems.sticky import Sticky, sticky
 
 
 class Problem(Protocol):
@@ -32,10 +34,13 @@ __all__ = [
     "Gaussian",
     "LinearGaussian",
     "Problem",
+    "Regenerative",
     "Skewed",
+    "Sticky",
     "boltzmann",
     "finite_chain",
     "gaussian",
     "linear_gaussian",
     "skewed",
+    "sticky",
 ]
