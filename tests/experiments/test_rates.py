@@ -13,13 +13,13 @@ import pytest
 import torch
 from rich.console import Console
 
+import mlmcgrad as mg
 from mlmcgrad.cli import main
 from mlmcgrad.experiments import rates, rates_run, rates_theory
 from mlmcgrad.experiments.config import Rates
 from mlmcgrad.experiments.rates_run import GAMMA, OPTIMIZERS, Name
 from mlmcgrad.problems import sticky
-from tests.chains import rng
-from tests.statistics import same_mean
+from tests.chains import rng, run
 
 
 def _train(optimizer: Name, **changes: Any) -> dict[str, Any]:
@@ -77,22 +77,21 @@ def test_replicas_do_not_touch_one_another(name: Name, monkeypatch: pytest.Monke
     assert (before[:, 1:] == after[:, 1:]).all()
 
 
-def test_a_replica_among_many_has_the_law_of_a_single_run() -> None:
-    """Null: one row of a batch has the mean of a run alone; false alarm 1e-5.
-
-    Planted: without the factor that undoes the mean over chains the rows would hardly move, and
-    the same test sees it.
-    """
-    settings = {"iterations": 20, "alpha": 0.5}
-    several = torch.tensor(_train("sgd", replicas=300, **settings)["values"][-1])
-    alone = torch.tensor(
-        [_train("sgd", replicas=1, seed=s, **settings)["values"][-1] for s in range(1, 121)]
-    )
-    assert same_mean(several[:, None], alone)
-    problem = rates_run.problem_for(300, torch.Generator().manual_seed(0))
-    still = problem.gradient(problem.theta.detach()).square().sum(-1)
-    moved = _train("sgd", replicas=300, iterations=400)["values"][-1]
-    assert not same_mean(still[:, None], torch.tensor(moved)[:, None])
+def test_every_replica_gets_the_estimate_of_its_own_chain() -> None:
+    """Row r of the gradient is Σ_j c_j H_θ(x_j) over the points of chain r, to rounding."""
+    problem = rates_run.problem_for(40, rng(1))
+    truncation = mg.schedules.power(2.0, 0.5)
+    gradient = rates_run.make_gradient(problem, truncation)
+    start, generator = problem.start(rates_run.START), rng(2)
+    (found,), _ = gradient.gradient(start, problem.theta, n=50, generator=generator)
+    generator = rng(2)
+    plan = mg.MLMC(truncation).plan(40, 50, generator)
+    theta = problem.theta.detach()
+    measure, _ = run(problem.kernel(), start, plan, (theta,), generator)
+    pieces = measure.coefficient[:, None] * problem.slopes(theta)[measure.owner, measure.points]
+    expected = torch.zeros_like(theta).index_add_(0, measure.owner, pieces)
+    assert torch.allclose(found, expected, atol=1e-12)
+    assert not torch.allclose(found / 40, expected, atol=1e-3)  # the mean over chains, not undone
 
 
 def test_start_is_the_state_with_the_largest_bias() -> None:

@@ -12,9 +12,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from mlmcgrad.experiments import records
-from mlmcgrad.experiments.plots import COLOURS, log_axes, panels
+from mlmcgrad.experiments.plots import COLOURS, CYCLE, log_axes, panels
 
-_COLOURS = {0.0: COLOURS["short"], 0.25: COLOURS["balanced"], 0.5: COLOURS["average"],
+_COLOURS = {0.0: COLOURS["short"], 0.25: CYCLE[4], 0.5: COLOURS["average"],
             1.0: COLOURS["mlmc"]}  # fmt: skip
 _TITLES = {"sgd": "Stochastic gradient", "adagrad": "MLMC-Adagrad", "amsgrad": "MLMC-AMSGrad"}
 

@@ -23,7 +23,7 @@ from mlmcgrad.estimators import MLMC
 from mlmcgrad.experiments.parallel import Report
 from mlmcgrad.gradient import MarkovGradient
 from mlmcgrad.problems import Sticky, sticky
-from mlmcgrad.schedules import power
+from mlmcgrad.schedules import Schedule, power
 
 Name: TypeAlias = Literal["sgd", "adagrad", "amsgrad"]
 
@@ -76,13 +76,7 @@ def train(
     generator = torch.Generator().manual_seed(_STREAMS * seed + 1 + stream)
     chosen = make_optimizer(optimizer, problem.theta)
     truncation = power(TRUNCATION, alpha)
-    gradient = MarkovGradient(
-        problem.kernel(),
-        lambda x, theta: problem.loss(x, theta) * replicas,  # undo the mean over chains
-        MLMC(truncation),
-        parameters=problem.parameters,
-        chunk=2**14,
-    )
+    gradient = make_gradient(problem, truncation)
     weights = torch.tensor([weight(chosen, n) for n in range(iterations + 1)], dtype=torch.float64)
     average = WeightedAverage(problem, weights, log_grid(iterations))
     start, transitions = problem.start(START), 0
@@ -158,6 +152,18 @@ def problem_for(replicas: int, generator: torch.Generator) -> Sticky:
     with torch.no_grad():
         problem.theta.copy_(start * (2.0 * math.pi))
     return problem
+
+
+def make_gradient(problem: Sticky, truncation: Schedule) -> MarkovGradient:
+    """Gives every replica, a row of θ, the estimate of its own chain."""
+    replicas = len(problem.theta)
+    return MarkovGradient(
+        problem.kernel(),
+        lambda x, theta: problem.loss(x, theta) * replicas,  # undo the mean over chains
+        MLMC(truncation),
+        parameters=problem.parameters,
+        chunk=2**14,
+    )
 
 
 def make_optimizer(name: Name, theta: Tensor) -> torch.optim.Optimizer:
