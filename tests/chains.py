@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mlmcgrad import kernels
 from mlmcgrad.measure import Measure, concatenate
-from mlmcgrad.types import Context, Outcome, Plan
+from mlmcgrad.types import Context, Outcome, Plan, Start
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -18,7 +18,7 @@ def rng(seed: int = 0) -> torch.Generator:
 
 def run(
     kernel: kernels.Kernel,
-    x0: Tensor | None,
+    x0: Start,
     plan: Plan,
     context: Context = (),
     seed: int | torch.Generator = 0,

@@ -22,7 +22,7 @@ from mlmcgrad.estimators import Estimator
 from mlmcgrad.kernels import Emit, Kernel
 from mlmcgrad.measure import Measure, concatenate, drop, thin
 from mlmcgrad.schedules import check_iteration
-from mlmcgrad.types import Context, Estimate, Outcome, Plan, check_rows, take
+from mlmcgrad.types import Context, Estimate, FirstBlock, Outcome, Plan, Start, check_rows, take
 
 
 @final
@@ -74,9 +74,7 @@ class MarkovGradient:
             object.__setattr__(self, "parameters", tuple(given))
             _check_parameters(self.parameters)
 
-    def backward(
-        self, x0: Tensor | None, *context: Any, n: int, generator: torch.Generator
-    ) -> Estimate:
+    def backward(self, x0: Start, *context: Any, n: int, generator: torch.Generator) -> Estimate:
         """Add the gradient estimate to `.grad` of the parameters.
 
         Hooks of a parameter see the gradient of each chunk, as when gradients are accumulated
@@ -103,7 +101,7 @@ class MarkovGradient:
         return estimate
 
     def gradient(
-        self, x0: Tensor | None, *context: Any, n: int, generator: torch.Generator
+        self, x0: Start, *context: Any, n: int, generator: torch.Generator
     ) -> tuple[tuple[Tensor, ...], Estimate]:
         """Return the gradient estimate, leaving `.grad` alone.
 
@@ -118,9 +116,7 @@ class MarkovGradient:
         tensors = total.tensors()
         return tensors, _estimate(plan, outcome, total.value, total.count, total.parameters)
 
-    def surrogate(
-        self, x0: Tensor | None, *context: Any, n: int, generator: torch.Generator
-    ) -> Tensor:
+    def surrogate(self, x0: Start, *context: Any, n: int, generator: torch.Generator) -> Tensor:
         """Return a scalar whose `.backward()` is the estimate, to be added to other terms.
 
         Takes the arguments of `backward`. The states must be kept until the backward pass; their
@@ -155,7 +151,7 @@ class MarkovGradient:
 
     def simulate(
         self,
-        x0: Tensor | None,
+        x0: Start,
         context: Context,
         plan: Plan,
         generator: torch.Generator,
@@ -299,6 +295,8 @@ def _check_arguments(x0: Any, context: Context, n: int, generator: Any) -> int:
                 "chains there are; got none"
             )
         chains, source = tensors[0].shape[0], "the first context tensor"
+    elif isinstance(x0, FirstBlock):
+        chains, source = len(x0), "x0"
     elif not isinstance(x0, Tensor) or x0.dim() == 0:
         raise ValueError(f"x0 must be a tensor of shape (chains, …), got {x0!r}")
     else:

@@ -53,6 +53,25 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class FirstBlock:
+    """The k candidates of the first step of `ISIR`, drawn and weighed by the caller.
+
+    A caller who needs their weights anyway (the encoder of an IWAE does) pays for them once: handed
+    to `ISIR` as x0, they are not drawn and weighed again.
+    """
+
+    points: Tensor  # (chains, k, *shape): independent draws of the proposal
+    log_weight: Tensor  # (chains, k)
+
+    def __len__(self) -> int:
+        return self.points.shape[0]
+
+
+Start: TypeAlias = Tensor | FirstBlock | None
+"""Where chains start: states, (chains, *shape); for `ISIR` also its first block, or nothing."""
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What a kernel reports when its chains have ended; see `Estimate` for the meaning."""
 
@@ -109,4 +128,4 @@ def check_rows(name: str, values: Any, x: Tensor) -> None:
         )
 
 
-__all__ = ["Context", "Estimate", "Outcome", "Plan", "check_rows", "take"]
+__all__ = ["Context", "Estimate", "FirstBlock", "Outcome", "Plan", "Start", "check_rows", "take"]

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from torch import Tensor
 
 import mlmcgrad as mg
 from mlmcgrad import problems
@@ -14,7 +13,7 @@ from mlmcgrad.diagnostics import level_test
 from mlmcgrad.diagnostics.levels import difference_plan
 from mlmcgrad.kernels import Emit, Kernel
 from mlmcgrad.measure import Measure
-from mlmcgrad.types import Context, Outcome, Plan
+from mlmcgrad.types import Context, Outcome, Plan, Start
 from tests.chains import average_law, rng, unit
 
 
@@ -45,7 +44,7 @@ class Drifting:
 
     def run(
         self,
-        x0: Tensor | None,
+        x0: Start,
         context: Context,
         plan: Plan,
         generator: torch.Generator,

@@ -12,7 +12,7 @@ from torch import Tensor
 import mlmcgrad as mg
 from mlmcgrad import problems
 from mlmcgrad.kernels import ISIR
-from mlmcgrad.types import Plan
+from mlmcgrad.types import FirstBlock, Plan
 from tests.chains import Counter, rng, run
 
 
@@ -53,12 +53,38 @@ def test_cost_and_mass(
     measure, outcome = run(kernel, x0, _plan(lengths), (context,))
     draws = sum(k + (t - 1) * (k - 1) for t in lengths)
     assert outcome.evaluations == weigh.rows == draws
-    assert len(weigh.calls) == math.ceil(draws / batch)
+    fresh = draws - chains if given_start else draws
+    starts = math.ceil(chains / batch) if given_start else 0
+    assert len(weigh.calls) == math.ceil(fresh / batch) + starts
     mass = torch.zeros(chains, dtype=torch.float64)
     mass.index_add_(0, measure.owner, measure.coefficient)
     assert torch.allclose(mass, torch.ones(chains, dtype=torch.float64), atol=1e-12)
     assert 0.0 <= outcome.accepted <= sum(lengths) + 1e-9
     assert outcome.last.shape == (chains, 2)
+
+
+@pytest.mark.parametrize("rao_blackwell", [False, True])
+@pytest.mark.parametrize("lengths", [[1, 1, 1], [3, 1, 2]])
+def test_a_first_block_is_not_drawn_or_weighed_again(
+    lengths: list[int], rao_blackwell: bool
+) -> None:
+    """It stands in for the first k draws of x0=None, at the same total cost."""
+    weigh, k = Counter(_weight), 4
+    points = torch.randn(3, k, 2, generator=rng(5))
+    block = FirstBlock(points, _weight(points.flatten(0, 1)).reshape(3, k))
+    kernel = ISIR(weigh, _propose, k, rao_blackwell)
+    measure, outcome = run(kernel, block, _plan(lengths), (torch.arange(3),))
+    assert weigh.rows == sum((t - 1) * (k - 1) for t in lengths)
+    assert outcome.evaluations == sum(k + (t - 1) * (k - 1) for t in lengths)
+    first = {tuple(p) for p in points.flatten(0, 1).tolist()}
+    seen = {tuple(p) for p in measure.points.tolist()}
+    assert len(first & seen) == 3 * k  # all weights are positive: every candidate counts
+    if lengths == [1, 1, 1]:
+        expected = block.log_weight.double().softmax(1).flatten()
+        order = [measure.points.tolist().index(p) for p in points.flatten(0, 1).tolist()]
+        assert torch.allclose(measure.coefficient[order], expected)
+    with pytest.raises(ValueError, match="x0 must hold 5 candidates and a weight for each"):
+        run(ISIR(weigh, _propose, 5), block, _plan(lengths), (torch.arange(3),))
 
 
 def test_context_follows_its_chain() -> None:
@@ -142,7 +168,7 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
-        (ISIR(lambda z: z, _propose, 3), r"log_weight must return one number.*got \(10, 2\)"),
+        (ISIR(lambda z: z, _propose, 3), r"log_weight must return one number.*got \(2, 2\)"),
         (ISIR(_weight, lambda r, generator: torch.zeros(r + 1, 2), 3), "one draw per row"),
         (ISIR(_weight, _nothing, 3), "one draw per row.*NoneType"),
         (ISIR(_weight, lambda r, generator: torch.zeros(r, 3), 3), "x0 must look like a draw"),

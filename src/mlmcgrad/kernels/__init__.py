@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from mlmcgrad.kernels.driver import Emit
 from mlmcgrad.kernels.finite import Finite
@@ -13,7 +12,7 @@ from mlmcgrad.kernels.from_step import FromStep
 from mlmcgrad.kernels.isir import ISIR
 from mlmcgrad.kernels.mala import MALA
 from mlmcgrad.kernels.rwmh import RWMH
-from mlmcgrad.types import Context, Outcome, Plan
+from mlmcgrad.types import Context, Outcome, Plan, Start
 
 
 class Kernel(Protocol):
@@ -21,7 +20,7 @@ class Kernel(Protocol):
 
     def run(
         self,
-        x0: Tensor | None,
+        x0: Start,
         context: Context,
         plan: Plan,
         generator: torch.Generator,

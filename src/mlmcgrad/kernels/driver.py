@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.measure import Measure, merge, merge_runs
-from mlmcgrad.types import Context, Outcome, Plan, take
+from mlmcgrad.types import Context, Outcome, Plan, Start, take
 
 Emit: TypeAlias = Callable[[Measure], None]
 S = TypeVar("S", bound="tuple[Tensor, ...]")
@@ -53,17 +53,18 @@ class StepKernel(Protocol[S]):
 
 def run_steps(
     kernel: StepKernel[S],
-    x0: Tensor | None,
+    x0: Start,
     context: Context,
     plan: Plan,
     generator: torch.Generator,
     emit: Emit,
 ) -> Outcome:
     """Run every chain for its planned length, handing over the measure piece by piece."""
-    if x0 is None:
+    if not isinstance(x0, Tensor):
+        given = "None" if x0 is None else type(x0).__name__
         raise ValueError(
-            f"x0=None: {type(kernel).__name__} needs a state for every chain to start from; only "
-            "ISIR can draw its own"
+            f"x0={given}: {type(kernel).__name__} needs a state for every chain to start from; "
+            "only ISIR can draw its own or take a FirstBlock"
         )
     plan = plan.to(x0.device)
     lengths = plan.lengths

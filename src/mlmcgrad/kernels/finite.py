@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.kernels.driver import Emit, run_steps
-from mlmcgrad.types import Context, Outcome, Plan
+from mlmcgrad.types import Context, Outcome, Plan, Start
 
 
 class State(NamedTuple):
@@ -45,7 +45,7 @@ class Finite:
 
     def run(
         self,
-        x0: Tensor | None,
+        x0: Start,
         context: Context,
         plan: Plan,
         generator: torch.Generator,

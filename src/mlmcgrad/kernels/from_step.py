@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mlmcgrad.kernels.acceptance import choose
 from mlmcgrad.kernels.driver import Emit, run_steps
-from mlmcgrad.types import Context, Outcome, Plan
+from mlmcgrad.types import Context, Outcome, Plan, Start
 
 
 class State(NamedTuple):
@@ -40,7 +40,7 @@ class FromStep:
 
     def run(
         self,
-        x0: Tensor | None,
+        x0: Start,
         context: Context,
         plan: Plan,
         generator: torch.Generator,

@@ -21,7 +21,7 @@ from torch import Tensor
 from mlmcgrad.kernels.driver import Emit
 from mlmcgrad.kernels.selection import rao_blackwell, sampled
 from mlmcgrad.measure import Measure, drop
-from mlmcgrad.types import Context, Outcome, Plan, check_rows, take
+from mlmcgrad.types import Context, FirstBlock, Outcome, Plan, Start, check_rows, take
 
 
 @final
@@ -40,7 +40,8 @@ class ISIR:
             `log_weight`, but arithmetic that grows with the square of the chain length.
         batch: rows that are drawn and weighed in one call.
 
-    `x0=None` starts every chain with a draw of q, so that the first step has k independent draws.
+    `x0=None` starts every chain with a draw of q, so that the first step has k independent draws;
+    x0 may also be a `FirstBlock`: these k draws with their weights, made by the caller.
 
     Reference:
         Tjelmeland (2004); Cardoso, Samsonov, Thin, Moulines, Olsson (2022), "BR-SNIS: bias
@@ -61,7 +62,7 @@ class ISIR:
 
     def run(
         self,
-        x0: Tensor | None,
+        x0: Start,
         context: Context,
         plan: Plan,
         generator: torch.Generator,
@@ -97,31 +98,56 @@ class ISIR:
 
     @torch.no_grad()
     def _draw(
-        self,
-        x0: Tensor | None,
-        context: Context,
-        owner: Tensor,
-        first: Tensor,
-        generator: torch.Generator,
+        self, x0: Start, context: Context, owner: Tensor, first: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor, int]:
-        """All draws, their float64 log weights, and how many of these were NaN or +∞."""
-        given = torch.zeros(len(owner), dtype=torch.bool)
-        if x0 is not None:
-            given[first] = True
+        """All candidates, their float64 log weights, and how many of these were NaN or +∞."""
+        given = self._given(x0, context, owner[first])
+        free = torch.ones(len(owner), dtype=torch.bool)
+        if given is not None:
+            free[(first[:, None] + torch.arange(given.points.shape[1])).flatten()] = False
+        z, log_w = self._fresh(context, owner[free], generator)
+        if given is not None:
+            points, weights = given.points.flatten(0, 1), given.log_weight.flatten().double()
+            z = points if z is None else _insert(z, points, ~free)
+            log_w = _insert(log_w, weights, ~free)
+        assert z is not None  # there is a chain, so there is a candidate
+        bad = ~(log_w < torch.inf)  # NaN or +∞: the draw cannot be used
+        return z, log_w.masked_fill(bad, -torch.inf), int(bad.sum())
+
+    def _given(self, x0: Start, context: Context, chains: Tensor) -> FirstBlock | None:
+        """What x0 holds, in the order of the chains; states of the user's are weighed here."""
+        if x0 is None:
+            return None
+        if isinstance(x0, FirstBlock):
+            if x0.log_weight.shape != x0.points.shape[:2] or x0.points.shape[1] != self.candidates:
+                raise ValueError(
+                    f"x0 must hold {self.candidates} candidates and a weight for each, got points "
+                    f"of shape {tuple(x0.points.shape)}, weights {tuple(x0.log_weight.shape)}"
+                )
+            return FirstBlock(x0.points.detach()[chains], x0.log_weight.detach()[chains])
+        z = x0.detach()[chains]
+        pieces = [self._weigh(z[b : b + self.batch], take(context, chains[b : b + self.batch]))
+                  for b in range(0, len(z), self.batch)]  # fmt: skip
+        return FirstBlock(z[:, None], torch.cat(pieces)[:, None])
+
+    def _fresh(
+        self, context: Context, owner: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor | None, Tensor]:
+        """Draws for the given rows with their log weights, in batches; nothing for no rows."""
         states, log_weights = [], []
         for begin in range(0, len(owner), self.batch):
-            rows = slice(begin, begin + self.batch)
-            fixed, who = given[rows], owner[rows]
-            z = self._propose(take(context, who[~fixed]), int((~fixed).sum()), generator)
-            if x0 is not None:
-                z = _insert(z, x0.detach()[who[fixed]], fixed)
-            log_w = self.log_weight(z, *take(context, who))
-            check_rows("log_weight", log_w, z)
-            states.append(z)
-            log_weights.append(log_w.double())
-        log_w = torch.cat(log_weights)
-        bad = ~(log_w < torch.inf)  # NaN or +∞: the draw cannot be used
-        return torch.cat(states), log_w.masked_fill(bad, -torch.inf), int(bad.sum())
+            who = owner[begin : begin + self.batch]
+            rows = take(context, who)
+            states.append(self._propose(rows, len(who), generator))
+            log_weights.append(self._weigh(states[-1], rows))
+        if not states:
+            return None, torch.zeros(0, dtype=torch.float64)
+        return torch.cat(states), torch.cat(log_weights)
+
+    def _weigh(self, z: Tensor, context: Context) -> Tensor:
+        log_w = self.log_weight(z, *context)
+        check_rows("log_weight", log_w, z)
+        return log_w.double()
 
     def _propose(self, context: Context, rows: int, generator: torch.Generator) -> Tensor:
         z = self.propose(rows, *context, generator=generator)
@@ -142,9 +168,9 @@ def _insert(drawn: Tensor, given: Tensor, where: Tensor) -> Tensor:
             f"{', '.join(map(str, drawn.shape[1:]))}), got {given.dtype} of row shape "
             f"{tuple(given.shape[1:])}"
         )
-    z = drawn.new_empty((len(where), *drawn.shape[1:]))
-    z[where], z[~where] = given, drawn
-    return z
+    both = drawn.new_empty((len(where), *drawn.shape[1:]))
+    both[where], both[~where] = given.to(drawn.device), drawn
+    return both
 
 
 def _blocks(log_w: Tensor, chains: int, length: int, fresh: int) -> tuple[Tensor, Tensor]:

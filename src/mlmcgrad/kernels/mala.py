@@ -27,7 +27,7 @@ from mlmcgrad.kernels.acceptance import (
     proposal_noise,
 )
 from mlmcgrad.kernels.driver import Emit, run_steps
-from mlmcgrad.types import Context, Outcome, Plan, check_rows
+from mlmcgrad.types import Context, Outcome, Plan, Start, check_rows
 
 
 class State(NamedTuple):
@@ -62,7 +62,7 @@ class MALA:
 
     def run(
         self,
-        x0: Tensor | None,
+        x0: Start,
         context: Context,
         plan: Plan,
         generator: torch.Generator,

@@ -22,7 +22,7 @@ from mlmcgrad.kernels.acceptance import (
     proposal_noise,
 )
 from mlmcgrad.kernels.driver import Emit, run_steps
-from mlmcgrad.types import Context, Outcome, Plan
+from mlmcgrad.types import Context, Outcome, Plan, Start
 
 
 class State(NamedTuple):
@@ -55,7 +55,7 @@ class RWMH:
 
     def run(
         self,
-        x0: Tensor | None,
+        x0: Start,
         context: Context,
         plan: Plan,
         generator: torch.Generator,
