@@ -41,6 +41,7 @@ __all__ = [
     "MarkovGradient",
     "diagnostics",
     "estimators",
+    "iwae",
     "kernels",
     "levels",
     "measure",

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mlmcgrad.kernels import Emit
 from mlmcgrad.measure import Measure
-from mlmcgrad.types import Context, Outcome, Plan
+from mlmcgrad.types import Context, Outcome, Plan, Start
 
 
 @final
@@ -44,15 +44,15 @@ class Regenerative:
 
     def run(
         self,
-        x0: Tensor | None,
+        x0: Start,
         context: Context,
         plan: Plan,
         generator: torch.Generator,
         emit: Emit,
     ) -> Outcome:
         """Simulate the planned chains from x0 and emit their signed measure."""
-        if x0 is None:
-            raise ValueError("x0=None: Regenerative needs a state for every chain to start from")
+        if not isinstance(x0, Tensor):
+            raise ValueError(f"x0={x0}: Regenerative needs a state for every chain to start from")
         with torch.no_grad():
             cumulative = self.law(*context).double().cumsum(-1)  # (chains, S)
         chains, states = cumulative.shape

@@ -1,0 +1,134 @@
+"""How good is the model? Test likelihood, and the size of the gradient that training should kill.
+
+NLL: −log (1/K) Σ_ℓ w_ℓ, mean over the data (the IWAE bound with K = 1000 draws), in chunks of a
+given number of decoder rows.
+
+‖∇V(θ)‖² on a probe set: with R independent estimates g_r of ∇V,
+
+    S = (1/(R(R−1))) Σ_{r≠s} g_r·g_s
+
+has the expectation ‖E g‖²: the noise of an estimate, which would dominate ‖g‖², is not in it (so S
+may be negative where the gradient is lost in noise). Its standard error is the jackknife's. The
+estimates are averages of long i-SIR chains, so E g differs from ∇V by the bias of that length.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mlmcgrad.estimators import Average
+from mlmcgrad.gradient import MarkovGradient
+from mlmcgrad.iwae.networks import LatentModel
+from mlmcgrad.kernels import ISIR
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A number with its standard error."""
+
+    value: float
+    se: float
+
+
+@torch.no_grad()
+def negative_log_likelihood(
+    model: LatentModel,
+    y: Tensor,
+    generator: torch.Generator,
+    samples: int = 1000,
+    rows: int = 4096,
+) -> Measured:
+    """Test NLL by the IWAE bound, in nats per image.
+
+    Args:
+        model: the latent model.
+        y: images, (data, channels, h, w).
+        generator: source of the draws.
+        samples: K, draws for each image.
+        rows: decoder rows in one pass: the memory limit.
+
+    Returns:
+        Mean over the images, and the standard error of that mean over images.
+    """
+    if samples < 1 or rows < 1:
+        raise ValueError(f"samples and rows must be at least 1, got {samples} and {rows}")
+    each = []
+    images = max(1, rows // samples)
+    draws = min(samples, rows)
+    for part in y.split(images):
+        mean, log_scale = model.encoder(part)
+        total = torch.full((len(part),), -math.inf, dtype=torch.float64, device=part.device)
+        done = 0
+        while done < samples:
+            now = min(draws, samples - done)
+            who, m, s = (t.repeat_interleave(now, 0) for t in (part, mean, log_scale))
+            z = model.propose(len(who), who, m, s, generator)
+            log_w = model.log_weight(z, who, m, s).double().reshape(len(part), now)
+            total = torch.logaddexp(total, log_w.logsumexp(1))
+            done += now
+        each.append(math.log(samples) - total)
+    values = torch.cat(each)
+    if not bool(values.isfinite().all()):
+        bad = int((~values.isfinite()).sum())
+        raise FloatingPointError(
+            f"the likelihood of {bad} of {len(values)} images is not finite: the weights collapsed "
+            "or overflowed; lower the learning rate"
+        )
+    error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return Measured(float(values.mean()), error)
+
+
+def squared_gradient_norm(
+    model: LatentModel,
+    y: Tensor,
+    generator: torch.Generator,
+    candidates: int = 5,
+    length: int = 64,
+    repeats: int = 8,
+    chunk: int = 1024,
+) -> Measured:
+    """‖∇V(θ)‖² over a probe set, free of the noise of its estimates.
+
+    Args:
+        model: the latent model.
+        y: probe images.
+        generator: source of all randomness.
+        candidates: k of i-SIR.
+        length: chain length of each estimate.
+        repeats: R ≥ 3 independent estimates.
+        chunk: states in one backward pass.
+    """
+    if repeats < 3:
+        raise ValueError(f"repeats must be at least 3 for a standard error, got {repeats}")
+    gradient = MarkovGradient(
+        ISIR(model.log_weight, model.propose, candidates, rao_blackwell=True, batch=2 * chunk),
+        lambda z, y, mean, log_scale: -model.log_joint(z, y),
+        Average(length),
+        parameters=tuple(model.decoder.parameters()),
+        chunk=chunk,
+    )
+    with torch.no_grad():
+        mean, log_scale = model.encoder(y)
+    rows = []
+    for _ in range(repeats):
+        tensors, _ = gradient.gradient(None, y, mean, log_scale, n=1, generator=generator)
+        rows.append(torch.cat([t.flatten() for t in tensors]).double())
+    products = torch.stack(rows) @ torch.stack(rows).T  # (R, R)
+    return _off_diagonal_mean(products)
+
+
+def _off_diagonal_mean(products: Tensor) -> Measured:
+    """Mean of the products of different estimates, with its jackknife standard error."""
+    count = len(products)
+    cross = products - torch.diag(products.diagonal())
+    total = cross.sum()
+    without = (total - 2.0 * cross.sum(1)) / ((count - 1) * (count - 2))
+    spread = (count - 1) / count * (without - without.mean()).square().sum()
+    return Measured(float(total / (count * (count - 1))), float(spread.sqrt()))
+
+
+__all__ = ["Measured", "negative_log_likelihood", "squared_gradient_norm"]

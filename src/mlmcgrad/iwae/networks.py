@@ -1,0 +1,155 @@
+"""Encoder and decoder, and the latent model that they make: p_θ(y, z) and q_φ(z | y).
+
+    z ~ N(0, I),   y | z ~ likelihood(decoder(z)),   q(z | y) = N(mean(y), diag scale(y)²),
+    log w = log p_θ(y, z) − log q_φ(z | y).
+
+Each convolution of stride 2 halves the side of the image; the decoder mirrors the encoder.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from mlmcgrad.iwae.likelihoods import Likelihood
+
+# Scales of q outside e^{±7} only make weights overflow.
+_LOG_SCALE = 7.0
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a pair of networks."""
+
+    shape: tuple[int, int, int]  # channels, height, width of an image
+    latent: int
+    channels: tuple[int, ...]  # of the encoder's convolutions, first to last
+
+    def __post_init__(self) -> None:
+        side = 2 ** len(self.channels)
+        if not self.channels or self.latent < 1:
+            raise ValueError(f"channels and latent must not be empty, got {self}")
+        if self.shape[1] % side or self.shape[2] % side:
+            raise ValueError(
+                f"height and width must be multiples of {side} for {len(self.channels)} "
+                f"convolutions of stride 2, got shape {self.shape}"
+            )
+
+    @property
+    def inner(self) -> tuple[int, int, int]:
+        """Channels, height, width between the convolutions and the linear layers."""
+        side = 2 ** len(self.channels)
+        return self.channels[-1], self.shape[1] // side, self.shape[2] // side
+
+
+DIGITS = Sizes((1, 8, 8), latent=16, channels=(32, 64))
+CIFAR10 = Sizes((3, 32, 32), latent=100, channels=(32, 64, 128))
+
+
+class Encoder(nn.Module):
+    """y → mean and log scale of q(z | y)."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        before = sizes.shape[0]
+        for width in sizes.channels:
+            layers += [nn.Conv2d(before, width, 4, stride=2, padding=1), nn.ReLU()]
+            before = width
+        self.body = nn.Sequential(*layers)
+        self.head = nn.Linear(math.prod(sizes.inner), 2 * sizes.latent)
+
+    def forward(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log scale, (rows, latent) each."""
+        inner = self.body(y.contiguous(memory_format=torch.channels_last))
+        mean, log_scale = self.head(inner.flatten(1)).chunk(2, dim=1)
+        return mean, log_scale.clamp(-_LOG_SCALE, _LOG_SCALE)
+
+
+class Decoder(nn.Module):
+    """z → what the likelihood needs, (rows, outputs·channels, h, w)."""
+
+    def __init__(self, sizes: Sizes, outputs: int) -> None:
+        super().__init__()
+        self.inner = sizes.inner
+        self.head = nn.Linear(sizes.latent, math.prod(sizes.inner))
+        widths = [*reversed(sizes.channels), outputs * sizes.shape[0]]
+        layers: list[nn.Module] = []
+        for before, width in pairwise(widths):
+            layers += [nn.ReLU(), nn.ConvTranspose2d(before, width, 4, stride=2, padding=1)]
+        self.body = nn.Sequential(*layers)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """What the likelihood needs."""
+        inner = self.head(z).reshape(-1, *self.inner)
+        decoded: Tensor = self.body(inner.contiguous(memory_format=torch.channels_last))
+        return decoded
+
+
+class LatentModel(nn.Module):
+    """An encoder, a decoder and a likelihood: everything a training objective asks for.
+
+    Args:
+        sizes: of the networks.
+        likelihood: of the pixels.
+        generator: source of the initial parameters.
+    """
+
+    def __init__(self, sizes: Sizes, likelihood: Likelihood, generator: torch.Generator) -> None:
+        super().__init__()
+        self.sizes, self.likelihood = sizes, likelihood
+        # Made without values, so that torch's global generator is neither read nor moved.
+        with torch.device("meta"):
+            encoder, decoder = Encoder(sizes), Decoder(sizes, likelihood.outputs)
+        self.encoder = _initialised(encoder, generator)
+        self.decoder = _initialised(decoder, generator)
+
+    def log_joint(self, z: Tensor, y: Tensor) -> Tensor:
+        """Log p_θ(y, z), (rows,)."""
+        prior = -0.5 * z.square().sum(1) - 0.5 * z.shape[1] * math.log(2.0 * math.pi)
+        return prior + self.likelihood.log_prob(self.decoder(z), y)
+
+    @staticmethod
+    def log_q(z: Tensor, mean: Tensor, log_scale: Tensor) -> Tensor:
+        """Log q(z | y) from its mean and log scale, (rows,)."""
+        square = ((z - mean) * torch.exp(-log_scale)).square()
+        return -(0.5 * square + log_scale).sum(1) - 0.5 * z.shape[1] * math.log(2.0 * math.pi)
+
+    def log_weight(self, z: Tensor, y: Tensor, mean: Tensor, log_scale: Tensor) -> Tensor:
+        """Log w = log p_θ(y, z) − log q_φ(z | y), (rows,)."""
+        return self.log_joint(z, y) - self.log_q(z, mean, log_scale)
+
+    @staticmethod
+    def propose(
+        rows: int, y: Tensor, mean: Tensor, log_scale: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """One draw of q(z | y) for each row."""
+        noise = torch.randn(
+            rows, mean.shape[1], dtype=mean.dtype, device=mean.device, generator=generator
+        )
+        return mean + log_scale.exp() * noise
+
+
+def _initialised(module: nn.Module, generator: torch.Generator) -> nn.Module:
+    """Uniform in ±1/√fan-in for weights (torch's own default), zero for biases."""
+    module = module.to_empty(device=generator.device)
+    for layer in module.modules():
+        if isinstance(layer, (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)):
+            fan_in = layer.weight[0].numel()
+            if isinstance(layer, nn.ConvTranspose2d):
+                # Each output pixel sees a quarter of the 4×4 kernel at stride 2.
+                fan_in = layer.weight.shape[0] * 4
+            bound = math.sqrt(3.0 / fan_in)
+            nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+            if layer.weight.dim() == 4:
+                layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
+    return module
+
+
+__all__ = ["CIFAR10", "DIGITS", "Decoder", "Encoder", "LatentModel", "Sizes"]
