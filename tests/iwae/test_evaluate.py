@@ -1,0 +1,80 @@
+"""Evaluation against closed forms of the linear model."""
+
+import math
+
+import pytest
+import torch
+
+from mlmcgrad.iwae import negative_log_likelihood, squared_gradient_norm
+from mlmcgrad.iwae.evaluate import _off_diagonal_mean
+from tests.chains import rng
+from tests.iwae.models import linear
+
+
+def _data(rows: int) -> torch.Tensor:
+    return torch.randn(rows, 3, dtype=torch.float64, generator=rng(7))
+
+
+def test_nll_tends_to_the_exact_log_likelihood() -> None:
+    model, y = linear(), _data(40)
+    exact = -float(model.log_likelihood(y).mean().detach())
+    gaps = [negative_log_likelihood(model, y, rng(1), samples=k).value - exact
+            for k in (1, 30, 3000)]  # fmt: skip
+    assert gaps[0] > 0.05  # a bound: too large by the slack of the encoder
+    assert abs(gaps[2]) < 0.005
+    assert gaps[0] > gaps[1] > gaps[2]
+
+
+def test_chunks_only_bound_the_memory() -> None:
+    model, y = linear(), _data(7)
+    exact = -float(model.log_likelihood(y).mean().detach())
+    for rows in (10, 400, 10**6):
+        found = negative_log_likelihood(model, y, rng(1), samples=2000, rows=rows)
+        assert found.value == pytest.approx(exact, abs=0.15)
+    calls: list[int] = []
+    model.decoder.register_forward_pre_hook(lambda _, inputs: calls.append(len(inputs[0])))
+    negative_log_likelihood(model, y, rng(1), samples=100, rows=250)
+    assert max(calls) <= 250
+    assert sum(calls) == 700
+
+
+def test_error_is_that_of_the_mean_over_images() -> None:
+    model, y = linear(), _data(50)
+    found = negative_log_likelihood(model, y, rng(1), samples=500)
+    each = model.log_likelihood(y).detach()
+    assert found.se == pytest.approx(float(each.std()) / math.sqrt(50), rel=0.05)
+
+
+def test_a_model_that_overflowed_is_refused() -> None:
+    model = linear()
+    with torch.no_grad():
+        model.decoder.weight.fill_(math.nan)
+    with pytest.raises(FloatingPointError, match="3 of 3 images is not finite"):
+        negative_log_likelihood(model, _data(3), rng(1), samples=10)
+
+
+def test_squared_gradient_norm_is_free_of_noise() -> None:
+    """Close to the exact ‖∇V‖², where the squared norm of one estimate is far too large."""
+    model, y = linear(), _data(20)
+    exact = float(model.exact_gradient(y).square().sum())
+    found = squared_gradient_norm(model, y, rng(1), candidates=4, length=32, repeats=12)
+    assert abs(found.value - exact) < 5.0 * found.se + 0.02 * exact
+    assert found.se < 0.2 * exact
+
+
+def test_off_diagonal_mean_and_its_jackknife() -> None:
+    """E S = ‖E g‖²; the jackknife error is the spread of S over repetitions."""
+    generator, mean = rng(2), torch.tensor([0.3, -0.1], dtype=torch.float64)
+    values, errors = [], []
+    for _ in range(400):
+        g = mean + torch.randn(10, 2, dtype=torch.float64, generator=generator)
+        found = _off_diagonal_mean(g @ g.T)
+        by_hand = sum(float(g[i] @ g[j]) for i in range(10) for j in range(10) if i != j) / 90
+        assert found.value == pytest.approx(by_hand)
+        values.append(found.value)
+        errors.append(found.se)
+    sample = torch.tensor(values)
+    assert abs(float(sample.mean()) - 0.1) < 5.0 * float(sample.std()) / 20.0
+    assert sum(errors) / len(errors) == pytest.approx(float(sample.std()), rel=0.25)
+    with pytest.raises(ValueError, match="repeats must be at least 3"):
+        squared_gradient_norm(linear(), _data(3), rng(), repeats=2)

@@ -1,0 +1,44 @@
+import pytest
+import torch
+
+from mlmcgrad.iwae.likelihoods import Bernoulli, DiscretizedLogistic, Likelihood
+from mlmcgrad.iwae.networks import CIFAR10, DIGITS, LatentModel, Sizes
+from tests.chains import rng
+
+
+@pytest.mark.parametrize("sizes", [DIGITS, CIFAR10], ids=["digits", "cifar10"])
+@pytest.mark.parametrize("likelihood", [Bernoulli(), DiscretizedLogistic()])
+def test_shapes(sizes: Sizes, likelihood: Likelihood) -> None:
+    model = LatentModel(sizes, likelihood, rng())
+    y = torch.rand(3, *sizes.shape, generator=rng(1))
+    mean, log_scale = model.encoder(y)
+    assert mean.shape == log_scale.shape == (3, sizes.latent)
+    z = model.propose(3, y, mean, log_scale, rng(2))
+    assert model.likelihood.mean(model.decoder(z)).shape == y.shape
+    assert model.log_weight(z, y, mean, log_scale).shape == (3,)
+    assert model.log_weight(z, y, mean, log_scale).isfinite().all()
+
+
+def test_log_q_is_the_normal_density() -> None:
+    mean, log_scale = torch.randn(2, 4, 3, generator=rng()).unbind()
+    z = torch.randn(4, 3, generator=rng(1))
+    expected = torch.distributions.Normal(mean, log_scale.exp()).log_prob(z).sum(1)
+    assert torch.allclose(LatentModel.log_q(z, mean, log_scale), expected, atol=1e-5)
+
+
+def test_parameters_come_from_the_generator_alone() -> None:
+    state = torch.get_rng_state()
+    first, second = (LatentModel(DIGITS, Bernoulli(), rng(4)) for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), state)
+    for a, b in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(a, b)
+    # A sensible start: outputs of order one, neither dead nor saturated.
+    decoded = first.decoder(torch.randn(200, 16, generator=rng(5)))
+    assert 0.02 < float(decoded.detach().std()) < 3.0
+
+
+def test_bad_sizes() -> None:
+    with pytest.raises(ValueError, match="multiples of 8 for 3 convolutions"):
+        Sizes((1, 28, 28), 10, (8, 8, 8))
+    with pytest.raises(ValueError, match="must not be empty"):
+        Sizes((1, 8, 8), 0, (8,))

@@ -1,0 +1,242 @@
+"""The objectives against quadrature, against autograd, and against Algorithm 3 step by step."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import mlmcgrad as mg
+from mlmcgrad.iwae import Objective
+from mlmcgrad.iwae.likelihoods import Bernoulli
+from mlmcgrad.iwae.networks import DIGITS, LatentModel
+from tests.chains import average_law, rng
+from tests.iwae.models import linear, phi_gradient, theta_gradient
+from tests.statistics import mean_is, same_mean
+
+Y = torch.tensor([[1.3, -0.4, 0.8]], dtype=torch.float64)
+
+
+def _quadrature(model: Any, length: int) -> Tensor:
+    """E[H^{(length)}] for k = 2 and one latent: i-SIR as a matrix on Gauss–Hermite nodes of q."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(200)
+    probability = torch.tensor(weights / weights.sum())
+    with torch.no_grad():
+        mean, log_scale = model.encoder(Y)
+    z = mean + log_scale.exp() * torch.tensor(nodes)[:, None]  # (nodes, 1)
+    rows = [t.expand(len(z), -1) for t in (Y, mean, log_scale)]
+    log_w = model.log_weight(z, *rows).detach()
+    leave = torch.sigmoid(log_w[None] - log_w[:, None])  # from row to column
+    matrix = probability * leave
+    matrix = matrix + torch.diag(1.0 - matrix.sum(1))
+    law = average_law(matrix, probability, length)
+    value = -(law * model.log_joint(z, rows[0])).sum()
+    parts = torch.autograd.grad(value, tuple(model.decoder.parameters()))
+    return torch.cat([p.flatten() for p in parts])
+
+
+def _sample(model: Any, calls: int, chains: int, seed: int, **options: Any) -> Tensor:
+    """Gradients of independent calls, (calls, parameters of the decoder)."""
+    objective = Objective(model, candidates=2, **options)
+    generator, y, rows = rng(seed), Y.expand(chains, -1), []
+    for _ in range(calls):
+        model.zero_grad()
+        objective.backward(y, n=1, generator=generator)
+        rows.append(theta_gradient(model))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "length"),
+    [
+        ({"method": "iwae"}, 1),
+        ({"method": "br", "truncation": 3}, 3),
+        ({"method": "br", "truncation": 8}, 8),
+        ({"method": "br", "truncation": 8, "rao_blackwell": True}, 8),
+        ({"method": "mlmc", "truncation": 8}, 8),
+        ({"method": "mlmc", "truncation": 11, "assignment": "balanced"}, 8),
+        ({"method": "mlmc", "truncation": 8, "base": 2, "rao_blackwell": True}, 8),
+    ],
+)
+def test_expectation_is_that_of_the_chain(options: dict[str, Any], length: int) -> None:
+    """Null: the θ-gradient has the mean that quadrature gives; false alarm 1e-5 a case."""
+    model = linear()
+    sample = _sample(model, 200, 200, seed=length, **options)
+    assert mean_is(sample, _quadrature(model, length))
+    if length > 1:  # planted bug: the gradient of plain IWAE instead
+        assert not mean_is(sample, _quadrature(model, 1))
+
+
+def test_the_chain_s_gradient_tends_to_the_exact_one() -> None:
+    model = linear()
+    exact = model.exact_gradient(Y)
+    gaps = [float((_quadrature(model, t) - exact).norm()) for t in (1, 16, 256, 4096)]
+    assert gaps[0] > 0.02
+    assert all(b < a / 8.0 for a, b in pairwise(gaps))
+    assert gaps[-1] < 1e-3
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_iwae_is_the_gradient_of_the_bound(k: int) -> None:
+    """θ and φ of `iwae` against autograd of −log (1/k) Σ w on the same draws, exactly."""
+    model, chains = linear(latent=2), 6
+    y = torch.randn(chains, 3, dtype=torch.float64, generator=rng(1))
+    step = Objective(model, method="iwae", candidates=k).backward(y, n=1, generator=rng(2))
+    theta, phi = theta_gradient(model), phi_gradient(model)
+    model.zero_grad()
+    mean, log_scale = model.encoder(y)
+    noise = torch.randn(chains, k, 2, dtype=torch.float64, generator=rng(2))
+    z = (mean[:, None] + log_scale.exp()[:, None] * noise).flatten(0, 1)
+    rows = [t.repeat_interleave(k, 0) for t in (y, mean, log_scale)]
+    log_w = model.log_weight(z, *rows).reshape(chains, k)
+    bound = (log_w.logsumexp(1) - math.log(k)).mean()
+    (-bound).backward()
+    assert torch.allclose(theta, theta_gradient(model), atol=1e-10)
+    assert torch.allclose(phi, phi_gradient(model), atol=1e-10)
+    assert step.bound == pytest.approx(bound.item())
+    assert step.estimate.evaluations == (chains * k if k > 1 else chains)
+    assert 1.0 - 1e-12 <= step.effective <= k + 1e-12
+
+
+@pytest.mark.parametrize("method", ["br", "mlmc"])
+def test_the_encoder_always_takes_the_iwae_gradient(method: Any) -> None:
+    model, y = linear(), Y.expand(6, -1)
+    found = {}
+    for name in ("iwae", method):
+        model.zero_grad()
+        Objective(model, method=name, candidates=3, truncation=8).backward(y, n=1, generator=rng(2))
+        found[name] = phi_gradient(model)
+    assert torch.allclose(found["iwae"], found[method], atol=1e-12)
+
+
+def test_doubly_reparameterised_gradient() -> None:
+    """Null: the same mean as the IWAE gradient of φ, false alarm 1e-5; and less variance."""
+    model, y = linear(), Y.expand(50, -1)
+    samples = {}
+    for encoder in ("iwae", "dreg"):
+        generator, rows = rng(3), []
+        objective = Objective(model, method="iwae", candidates=4, encoder=encoder)
+        for _ in range(600):
+            model.zero_grad()
+            objective.backward(y, n=1, generator=generator)
+            rows.append(phi_gradient(model))
+        samples[encoder] = torch.stack(rows)
+    assert same_mean(samples["iwae"], samples["dreg"])
+    assert float(samples["dreg"].var(0).sum()) < float(samples["iwae"].var(0).sum())
+    assert not same_mean(samples["iwae"], 2.0 * samples["dreg"])  # ω instead of ω² would not do
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_mlmc_follows_algorithm_3_step_by_step(seed: int) -> None:
+    """One datum, sequentially, from the same draws: H(X_p) by autograd, then eq. mlmc-estim."""
+    model, k, truncation = linear(latent=2), 3, 8
+    objective = Objective(model, method="mlmc", candidates=k, truncation=truncation)
+    step = objective.backward(Y, n=1, generator=rng(seed))
+    found = theta_gradient(model)
+    # The same draws, in the same order.
+    generator = rng(seed)
+    options: Any = {"dtype": torch.float64, "generator": generator}
+    mean, log_scale = (t.detach() for t in model.encoder(Y))
+    first = mean + log_scale.exp() * torch.randn(1, k, 2, **options)[0]
+    level = int(mg.levels.Geometric().sample(1, generator)[0])
+    t = 2**level if 2**level <= truncation else 1
+    later = mean + log_scale.exp() * torch.randn((t - 1) * (k - 1), 2, **options) if t > 1 else None
+    choice, leave = torch.rand(1, t, **options)[0], torch.rand(1, t, **options)[0]
+
+    def weight(z: Tensor) -> float:
+        return math.exp(model.log_weight(z[None], Y, mean, log_scale)[0].item())
+
+    def slope(z: Tensor) -> Tensor:
+        value = -model.log_joint(z[None], Y)[0]
+        parts = torch.autograd.grad(value, tuple(model.decoder.parameters()))
+        return torch.cat([p.flatten() for p in parts])
+
+    kept, averages, total = first[0], {}, torch.zeros(len(found), dtype=torch.float64)
+    for p in range(1, t + 1):
+        if p == 1:
+            fresh = list(first[1:])
+        else:
+            assert later is not None
+            fresh = list(later[(p - 2) * (k - 1) : (p - 1) * (k - 1)])
+        candidates = [kept, *fresh]
+        w = [weight(z) for z in candidates]
+        omega = [v / sum(w) for v in w]
+        total = total + sum((o * slope(z) for o, z in zip(omega, candidates, strict=True)),
+                            torch.zeros_like(total))  # fmt: skip
+        averages[p] = total / p
+        if float(leave[p - 1]) >= omega[0]:  # not the state kept so far: one of the fresh ones
+            mass, reached = float(choice[p - 1]) * sum(w[1:]), 0.0
+            for z, v in zip(fresh, w[1:], strict=True):
+                reached += v
+                if reached > mass:
+                    kept = z
+                    break
+    expected = averages[1]
+    if t > 1:
+        expected = expected + t * (averages[t] - averages[t // 2])
+    assert torch.allclose(found, expected, atol=1e-9)
+    assert int(step.estimate.lengths[0]) == t
+
+
+@pytest.mark.parametrize("method", ["iwae", "br", "mlmc"])
+def test_decoder_evaluations(method: Any) -> None:
+    """k + (t−1)(k−1) a datum, in few large batches; only weighted states are differentiated."""
+    model, k, data = LatentModel(DIGITS, Bernoulli(), rng()), 5, 30
+    sizes: list[int] = []
+    model.decoder.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    objective = Objective(model, method=method, candidates=k, truncation=16)
+    y = torch.rand(data, 1, 8, 8, generator=rng(1))
+    estimate = objective.backward(y, n=1, generator=rng(2)).estimate
+    expected = int((k + (estimate.lengths - 1) * (k - 1)).sum())
+    assert estimate.evaluations == expected
+    assert sum(sizes) == expected + estimate.loss_evaluations
+    assert len(sizes) <= 3 + estimate.loss_evaluations // objective.chunk
+    assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("kernel", ["mala", "rwmh"])
+def test_other_kernels_sample_the_posterior(kernel: Any) -> None:
+    """Null: a long chain has the exact gradient for its mean; false alarm 1e-5."""
+    model = linear()
+    objective = Objective(model, method="br", truncation=200, kernel=kernel, step_size=0.4)
+    generator, rows = rng(1), []
+    for _ in range(30):
+        model.zero_grad()
+        step = objective.backward(Y.expand(60, -1), n=1, generator=generator)
+        rows.append(theta_gradient(model))
+    assert 0.2 < step.estimate.acceptance < 0.99
+    sample, exact = torch.stack(rows), model.exact_gradient(Y)
+    bias = 0.02  # of a chain of 200 steps from q
+    assert ((sample.mean(0) - exact).abs() < 5.0 * sample.std(0) / 30**0.5 + bias).all()
+    assert (_quadrature(model, 1) - exact).norm() > 2.0 * bias
+
+
+def test_the_same_generator_gives_the_same_gradient() -> None:
+    model = LatentModel(DIGITS, Bernoulli(), rng())
+    y = torch.rand(10, 1, 8, 8, generator=rng(1))
+    found = []
+    for _ in range(2):
+        model.zero_grad()
+        Objective(model, truncation=16).backward(y, n=9, generator=rng(3))
+        found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "vae"}, "method must be one of"),
+        ({"encoder": "vimco"}, "encoder must be one of"),
+        ({"kernel": "hmc"}, "kernel must be one of"),
+        ({"method": "br", "candidates": 1}, "candidates must be an integer from 2 on"),
+        ({"method": "iwae", "candidates": 0}, "candidates must be an integer from 1 on"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Objective(linear(), **options)
