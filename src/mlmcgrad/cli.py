@@ -17,7 +17,11 @@ import mlmcgrad
 from mlmcgrad.experiments import config
 
 DESCRIPTION = "Multilevel Monte Carlo gradients for models trained through a Markov chain."
-COMMANDS: dict[str, Callable[..., Any]] = {"demo": config.Demo, "scaling": config.Scaling}
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "data": config.Data,
+    "demo": config.Demo,
+    "scaling": config.Scaling,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
