@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mlmcgrad import (
+        datasets,
         estimators,
         kernels,
         levels,
@@ -39,6 +40,7 @@ __all__ = [
     "Average",
     "Estimate",
     "MarkovGradient",
+    "datasets",
     "diagnostics",
     "estimators",
     "iwae",

@@ -18,6 +18,7 @@ from mlmcgrad.experiments import config
 
 DESCRIPTION = "Multilevel Monte Carlo gradients for models trained through a Markov chain."
 COMMANDS: dict[str, Callable[..., Any]] = {
+    "data": config.Data,
     "demo": config.Demo,
     "scaling": config.Scaling,
     "rates": config.Rates,

@@ -1,0 +1,158 @@
+"""The cache is whole or not used, and a failed write leaves the old one."""
+
+import errno
+import json
+import os
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlmcgrad.datasets import cache
+from tests.datasets.tiny import SPEC, TEST, TRAIN
+
+ARRAYS = {"train": TRAIN, "test": TEST}
+LARGER = {"train": TRAIN, "test": np.concatenate([TEST, TEST, TEST])}
+
+
+@contextmanager
+def _files_at_most(limit: int) -> Iterator[None]:
+    """The kernel refuses to write more into a file: as good as a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    cache.store(folder, ARRAYS, "a test")
+    found = cache.open_arrays(folder, SPEC)
+    for part, array in ARRAYS.items():
+        assert isinstance(found[part], np.memmap)
+        assert not found[part].flags.writeable
+        np.testing.assert_array_equal(found[part], array)
+        np.testing.assert_array_equal(np.load(folder / f"{part}.npy", allow_pickle=False), array)
+    assert cache.origin(folder) == "a test"
+    record = json.loads((folder / "record.json").read_text())
+    assert record["train"]["sha256"] == SPEC.sha256["train"]
+    assert record["train"]["bytes"] == (folder / "train.npy").stat().st_size
+    assert sorted(p.name for p in folder.iterdir()) == ["record.json", "test.npy", "train.npy"]
+
+
+def test_who_reads_the_old_file_is_not_disturbed(tmp_path: Path) -> None:
+    """A file is replaced by renaming another over it, never written over."""
+    cache.store(tmp_path, {"train": TRAIN, "test": TEST[::-1].copy()}, "the old one")
+    old = np.load(tmp_path / "test.npy", mmap_mode="r", allow_pickle=False)
+    cache.store(tmp_path, ARRAYS, "the new one")
+    np.testing.assert_array_equal(old, TEST[::-1])
+    np.testing.assert_array_equal(cache.open_arrays(tmp_path, SPEC)["test"], TEST)
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_damage_is_found(part: str, tmp_path: Path) -> None:
+    cache.store(tmp_path, ARRAYS, "a test")
+    path = tmp_path / f"{part}.npy"
+    whole = path.read_bytes()
+    other = np.zeros((3, 3), np.uint8)
+    for damaged in (
+        b"",
+        whole[:50],
+        whole[:-1],
+        whole[:-1] + bytes([whole[-1] ^ 1]),
+        whole[:130] + bytes([whole[130] ^ 128]) + whole[131:],
+        whole.replace(b"|u1", b"|i1"),
+        whole.replace(b"|u1", b"|O1"),
+        whole.replace(b"(", b"["),
+        b"PK\x03\x04" + whole[4:],
+        whole[:128] + other.tobytes(),
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"{part}.npy is damaged \("):
+            cache.open_arrays(tmp_path, SPEC)
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        cache.open_arrays(tmp_path, SPEC)
+
+
+def test_another_shape_is_damage(tmp_path: Path) -> None:
+    cache.store(tmp_path, {"train": TEST, "test": TEST}, "a test")
+    with pytest.raises(ValueError, match=r"uint8 of shape \(5, 3, 2, 4\), not uint8 of shape \(10"):
+        cache.open_arrays(tmp_path, SPEC)
+
+
+@pytest.mark.parametrize("record", [None, "", "[]", "{}", '{"source": '])
+def test_a_lost_record_does_no_harm(record: str | None, tmp_path: Path) -> None:
+    cache.store(tmp_path, ARRAYS, "a test")
+    (tmp_path / "record.json").unlink()
+    if record is not None:
+        (tmp_path / "record.json").write_text(record)
+    assert "record.json is gone" in cache.origin(tmp_path)
+    cache.open_arrays(tmp_path, SPEC)
+
+
+def test_a_full_disk_leaves_the_old_files(tmp_path: Path) -> None:
+    cache.store(tmp_path, ARRAYS, "the old one")
+    before = _content(tmp_path)
+    for limit in (0, 100, 200, 370):  # train.npy has 368 bytes
+        with (
+            pytest.raises(
+                OSError, match=r"cannot write to the cache .*; make room .*MLMCGRAD_DATA"
+            ),
+            _files_at_most(limit),
+        ):
+            cache.store(tmp_path, LARGER, "the new one")
+        assert _content(tmp_path) == before
+
+
+def test_an_error_of_the_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    cache.store(tmp_path, ARRAYS, "the old one")
+    before = _content(tmp_path)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        cache.store(tmp_path, ARRAYS, "the new one")
+    assert caught.value.errno == errno.ENOSPC
+    assert _content(tmp_path) == before
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OSError, match=r"cannot write to the cache .*file/tiny .*MLMCGRAD_DATA"):
+        cache.store(tmp_path / "file" / "tiny", ARRAYS, "a test")
+
+
+def test_what_a_killed_process_left_is_swept_up_after_a_day(tmp_path: Path) -> None:
+    old, new = tmp_path / ".making-old", tmp_path / ".making-new"
+    for folder in (old, new):
+        folder.mkdir()
+        (folder / "archive.tar.gz").write_bytes(b"half")
+    yesterday = time.time() - 100_000.0
+    os.utime(old, (yesterday, yesterday))
+    with cache.workspace(tmp_path) as room:
+        assert room.parent == tmp_path
+        assert not old.exists()
+        assert new.exists()
+    assert not room.exists()
+
+
+def test_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MLMCGRAD_DATA", str(tmp_path / "here"))
+    assert cache.root() == tmp_path / "here"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("MLMCGRAD_DATA", "~/there")
+    assert cache.root() == tmp_path / "there"
+    monkeypatch.setenv("MLMCGRAD_DATA", "")
+    assert cache.root().name == "mlmcgrad"
