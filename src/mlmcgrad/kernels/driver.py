@@ -8,8 +8,9 @@ before the next one starts, so memory does not depend on the length of the chain
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -26,29 +27,36 @@ _BLOCK_NUMBERS = 2**16
 _BLOCK_STEPS = 256
 
 
-class StepKernel(Protocol[S]):
-    """A kernel that moves all chains one step at a time.
+class StepKernel(ABC, Generic[S]):
+    """A kernel that moves all chains one step at a time; `run` then comes for free.
 
     A state is a NamedTuple of tensors with the chains in front, its first field is the position x;
     the others are what the next step needs and must not be computed again.
     """
 
+    @abstractmethod
     def start(self, x: Tensor, context: Context) -> tuple[S, int]:
         """State at x, and the density evaluations it took for each chain."""
-        ...
 
+    @abstractmethod
     def noise(self, steps: int, x: Tensor, generator: torch.Generator) -> Any:
         """Randomness for a block of steps: an object that `[i]` gives the noise of step i of."""
-        ...
 
+    @abstractmethod
     def advance(self, state: S, noise: Any, context: Context) -> tuple[S, Tensor, Tensor | None]:
         """Next state; which chains moved, (chains,) bool; which proposals were valid, or None."""
-        ...
 
     @property
+    @abstractmethod
     def evaluations_per_step(self) -> int:
         """Density evaluations that one step of one chain takes."""
-        ...
+
+    @final
+    def run(
+        self, x0: Start, context: Context, plan: Plan, generator: torch.Generator, emit: Emit
+    ) -> Outcome:
+        """Simulate the planned chains from x0 and emit their signed measure."""
+        return run_steps(self, x0, context, plan, generator, emit)
 
 
 def run_steps(

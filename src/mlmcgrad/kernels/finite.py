@@ -12,8 +12,8 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels.driver import Emit, run_steps
-from mlmcgrad.types import Context, Outcome, Plan, Start
+from mlmcgrad.kernels.driver import StepKernel
+from mlmcgrad.types import Context
 
 
 class State(NamedTuple):
@@ -25,7 +25,7 @@ class State(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class Finite:
+class Finite(StepKernel[State]):
     """The chain of a transition matrix; states are integers.
 
     Args:
@@ -42,17 +42,6 @@ class Finite:
     def __post_init__(self) -> None:
         if isinstance(self.matrix, Tensor):
             check_stochastic(self.matrix)
-
-    def run(
-        self,
-        x0: Start,
-        context: Context,
-        plan: Plan,
-        generator: torch.Generator,
-        emit: Emit,
-    ) -> Outcome:
-        """Simulate the planned chains from x0 and emit their signed measure."""
-        return run_steps(self, x0, context, plan, generator, emit)
 
     def start(self, x: Tensor, context: Context) -> tuple[State, int]:
         """State at x: the matrix is read and checked once."""

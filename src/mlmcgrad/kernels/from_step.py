@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.kernels.acceptance import choose
-from mlmcgrad.kernels.driver import Emit, run_steps
-from mlmcgrad.types import Context, Outcome, Plan, Start
+from mlmcgrad.kernels.driver import StepKernel
+from mlmcgrad.types import Context
 
 
 class State(NamedTuple):
@@ -22,7 +22,7 @@ class State(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class FromStep:
+class FromStep(StepKernel[State]):
     """A kernel from a function that makes one transition of all chains.
 
     Args:
@@ -37,17 +37,6 @@ class FromStep:
     """
 
     step: Callable[..., Tensor]
-
-    def run(
-        self,
-        x0: Start,
-        context: Context,
-        plan: Plan,
-        generator: torch.Generator,
-        emit: Emit,
-    ) -> Outcome:
-        """Simulate the planned chains from x0 and emit their signed measure."""
-        return run_steps(self, x0, context, plan, generator, emit)
 
     def start(self, x: Tensor, context: Context) -> tuple[State, int]:
         """State at x; nothing is evaluated."""

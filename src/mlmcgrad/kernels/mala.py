@@ -26,8 +26,8 @@ from mlmcgrad.kernels.acceptance import (
     decide,
     proposal_noise,
 )
-from mlmcgrad.kernels.driver import Emit, run_steps
-from mlmcgrad.types import Context, Outcome, Plan, Start, check_rows
+from mlmcgrad.kernels.driver import StepKernel
+from mlmcgrad.types import Context, check_rows
 
 
 class State(NamedTuple):
@@ -40,7 +40,7 @@ class State(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class MALA:
+class MALA(StepKernel[State]):
     """Langevin proposals, Metropolis–Hastings acceptance.
 
     Args:
@@ -59,17 +59,6 @@ class MALA:
 
     def __post_init__(self) -> None:
         check_step_size("step_size", self.step_size)
-
-    def run(
-        self,
-        x0: Start,
-        context: Context,
-        plan: Plan,
-        generator: torch.Generator,
-        emit: Emit,
-    ) -> Outcome:
-        """Simulate the planned chains from x0 and emit their signed measure."""
-        return run_steps(self, x0, context, plan, generator, emit)
 
     def start(self, x: Tensor, context: Context) -> tuple[State, int]:
         """State at x; one evaluation of the density and its gradient."""

@@ -21,8 +21,8 @@ from mlmcgrad.kernels.acceptance import (
     decide,
     proposal_noise,
 )
-from mlmcgrad.kernels.driver import Emit, run_steps
-from mlmcgrad.types import Context, Outcome, Plan, Start
+from mlmcgrad.kernels.driver import StepKernel
+from mlmcgrad.types import Context
 
 
 class State(NamedTuple):
@@ -34,7 +34,7 @@ class State(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class RWMH:
+class RWMH(StepKernel[State]):
     """Random-walk Metropolis–Hastings with Gaussian proposals.
 
     Args:
@@ -52,17 +52,6 @@ class RWMH:
 
     def __post_init__(self) -> None:
         check_step_size("scale", self.scale)
-
-    def run(
-        self,
-        x0: Start,
-        context: Context,
-        plan: Plan,
-        generator: torch.Generator,
-        emit: Emit,
-    ) -> Outcome:
-        """Simulate the planned chains from x0 and emit their signed measure."""
-        return run_steps(self, x0, context, plan, generator, emit)
 
     def start(self, x: Tensor, context: Context) -> tuple[State, int]:
         """State at x; one density evaluation."""
