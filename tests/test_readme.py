@@ -61,6 +61,12 @@ def test_no_path_of_a_machine_and_nothing_large() -> None:
             assert path.stat().st_size < 2**20, name
 
 
+def test_iwae_example(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples" / "iwae_digits.py"))["main"](iterations=2)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["iwae", "mlmc", "br"]
+
+
 def test_boltzmann_example(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "examples" / "boltzmann.py"))["main"](iterations=3)
     lines = capsys.readouterr().out.splitlines()
