@@ -92,12 +92,7 @@ class MarkovGradient:
             What was spent and what happened.
         """
         tensors, estimate = self.gradient(x0, *context, n=n, generator=generator)
-        for parameter, tensor in zip(estimate.parameters, tensors, strict=True):
-            if parameter.grad is None:
-                # A copy, because autograd may hand out one tensor for several leaves.
-                parameter.grad = tensor.clone()
-            else:
-                parameter.grad.add_(tensor)
+        accumulate(estimate.parameters, tensors)
         return estimate
 
     def gradient(
@@ -245,6 +240,16 @@ def _weighted(
     return (measure.coefficient.to(values.dtype) * values).sum() / chains
 
 
+def accumulate(parameters: Iterable[Tensor], tensors: Iterable[Tensor]) -> None:
+    """Add each tensor to `.grad` of its parameter, as a backward pass does."""
+    for parameter, tensor in zip(parameters, tensors, strict=True):
+        if parameter.grad is None:
+            # A copy, because autograd may hand out one tensor for several leaves.
+            parameter.grad = tensor.clone()
+        else:
+            parameter.grad.add_(tensor)
+
+
 def leaves(scalar: Tensor) -> tuple[Tensor, ...]:
     """The leaves that require a gradient in the graph of a scalar, in the order of a walk."""
     found: dict[Tensor, None] = {}
@@ -333,4 +338,4 @@ def _check_value(value: float) -> None:
         )
 
 
-__all__ = ["MarkovGradient", "leaves"]
+__all__ = ["MarkovGradient", "accumulate", "leaves"]

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.estimators import MLMC, Average, Estimator
-from mlmcgrad.gradient import MarkovGradient
+from mlmcgrad.gradient import MarkovGradient, accumulate
 from mlmcgrad.iwae.networks import LatentModel
-from mlmcgrad.kernels import ISIR, MALA, RWMH, Kernel
+from mlmcgrad.kernels import ISIR, MALA, RWMH, FromStep, Kernel
 from mlmcgrad.levels import Assignment
 from mlmcgrad.schedules import Schedule
 from mlmcgrad.types import Estimate, FirstBlock, Start
@@ -123,8 +123,7 @@ class Objective:
         phi = torch.autograd.grad(self._encoder_loss(log_w, share), encoder)
         context = (y, mean.detach(), log_scale.detach())
         estimate = self._theta(z.detach(), log_w.detach(), context, n, generator)
-        for parameter, tensor in zip(encoder, phi, strict=True):
-            parameter.grad = tensor if parameter.grad is None else parameter.grad.add_(tensor)
+        accumulate(encoder, phi)
         k = self.candidates
         bound = (log_w.detach().double().logsumexp(1) - torch.tensor(float(k)).log()).mean()
         return Step(
@@ -188,7 +187,6 @@ def _single(
     generator: torch.Generator,
 ) -> Estimate:  # fmt: skip
     """The gradient at one draw of q: a chain of one step that stays where it is."""
-    from mlmcgrad.kernels import FromStep
 
     def stay(x: Tensor, *_: Tensor, generator: torch.Generator) -> Tensor:
         return x
