@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from mlmcgrad.cli import main
 from mlmcgrad.files import write_atomically
 from mlmcgrad.iwae import checkpoint
 from mlmcgrad.iwae.errors import DivergedError, Stopped
+from mlmcgrad.iwae.lock import alone
 from mlmcgrad.iwae.objective import Objective
 from mlmcgrad.iwae.trainer import Trainer
 from mlmcgrad.iwae.training import train
@@ -287,3 +289,42 @@ def test_tensorboard_is_wanted_but_not_there(
     with pytest.raises(ValueError, match="pip install tensorboard"):
         tiny.run(tmp_path, tensorboard=True)
     assert not list(tmp_path.iterdir())
+
+
+class _Writer:
+    """Stands in for TensorBoard's writer."""
+
+    rows: list[tuple[str, float, int]] = []  # noqa: RUF012
+
+    def __init__(self, folder: str, purge_step: int) -> None:
+        assert purge_step == 1
+
+    def add_scalar(self, name: str, value: float, iteration: int) -> None:
+        self.rows.append((name, value, iteration))
+
+    def close(self) -> None:
+        self.rows.append(("closed", 0.0, 0))
+
+
+def test_tensorboard_gets_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = types.ModuleType("torch.utils.tensorboard")
+    fake.SummaryWriter = _Writer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
+    tiny.run(tmp_path, tensorboard=True)
+    rows = tiny.metrics(tmp_path)
+    assert ("bound", rows[0]["bound"], 4) in _Writer.rows
+    tests = [row for row in rows if "nll" in row]
+    assert ("nll", tests[0]["nll"], 7) in _Writer.rows
+    assert _Writer.rows[-1][0] == "closed"
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
+    with alone(tmp_path), pytest.raises(ValueError, match="another process is training in"):
+        tiny.run(tmp_path)
+    tiny.run(tmp_path, iterations=1)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OSError, match=r"cannot write in .*file.*--out"):
+        tiny.run(tmp_path / "file")

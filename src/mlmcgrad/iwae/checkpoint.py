@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,13 @@ def load(path: Path) -> dict[str, Any]:
             f"checkpoint {path.name} in {path.parent} is refused: its {len(whole)} bytes do not "
             "match their checksum, so it was cut short or altered"
         )
-    state: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-    return state
+    try:
+        return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"checkpoint {path.name} in {path.parent} is refused: it holds more than tensors, "
+            "numbers and text"
+        ) from error
 
 
 def latest(folder: Path) -> dict[str, Any] | None:

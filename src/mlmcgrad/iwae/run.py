@@ -40,12 +40,12 @@ class Run:
 
     def __init__(self, config: Config, trainer: Trainer, seconds: float | None) -> None:
         self.config, self.trainer, self.folder = config, trainer, config.folder
-        self.metrics = Metrics(self.folder, trainer.iteration, config.tensorboard)
         self._earlier, self._start = seconds or 0.0, time.perf_counter()
         self._saved = -1 if seconds is None else trainer.iteration
         self._saved_at = self._start
         test = slice(None, config.test_images)
         self._test = trainer.source.images(trainer.source.test, test, trainer.device)
+        self.metrics = Metrics(self.folder, trainer.iteration, config.tensorboard)
 
     def finish(self) -> dict[str, Any]:
         """Lines for what came after the last regular ones, and the summary."""

@@ -29,6 +29,7 @@ import mlmcgrad
 from mlmcgrad.iwae import checkpoint
 from mlmcgrad.iwae.config import Config, check_same
 from mlmcgrad.iwae.errors import Stopped
+from mlmcgrad.iwae.lock import alone
 from mlmcgrad.iwae.metrics import check_tensorboard
 from mlmcgrad.iwae.networks import LatentModel
 from mlmcgrad.iwae.progress import Bar
@@ -71,7 +72,7 @@ def train(
     if config.tensorboard:
         check_tensorboard()
     source = _source or load(config)
-    with _threads(config.threads):
+    with _threads(config.threads), alone(config.folder):
         trainer = Trainer(config, source)
         seconds = _open(config, trainer)
         run = Run(config, trainer, seconds)
