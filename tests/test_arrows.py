@@ -7,12 +7,12 @@ import mlmcgrad
 
 ROOT = Path(mlmcgrad.__file__).parent
 LAYERS = [
-    {"types", "schedules"},
+    {"types", "schedules", "files", "datasets"},
     {"levels", "optim", "theory"},
     {"measure"},
     {"kernels", "estimators"},
     {"gradient", "problems"},
-    {"diagnostics", "iwae", "datasets"},
+    {"diagnostics", "iwae"},
     {"experiments"},
     {"cli"},
 ]

@@ -1,7 +1,8 @@
 """The command line: `mlmcgrad COMMAND --help` says what each command takes.
 
-The settings of an experiment are a dataclass in `experiments/config.py`, and the command line is
-made from it. torch is imported only when a command really runs.
+The settings of a command are a dataclass (in `experiments/config.py`; of `train`, in
+`iwae/config.py`), and the command line is made from it; the module of the same name in
+`experiments/` runs it. torch is imported only when a command really runs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tyro
 
 import mlmcgrad
 from mlmcgrad.experiments import config
+from mlmcgrad.iwae.config import Config
 
 DESCRIPTION = "Multilevel Monte Carlo gradients for models trained through a Markov chain."
 COMMANDS: dict[str, Callable[..., Any]] = {
@@ -23,6 +25,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "scaling": config.Scaling,
     "rates": config.Rates,
     "bound": config.Bound,
+    "train": Config,
 }
 
 
@@ -36,13 +39,15 @@ def main(arguments: list[str] | None = None) -> int:
         settings: Any = tyro.extras.subcommand_cli_from_dict(
             COMMANDS, prog="mlmcgrad", description=DESCRIPTION, args=given
         )
-        import_module(f"mlmcgrad.experiments.{type(settings).__name__.lower()}").run(settings)
-    except (ValueError, OSError) as error:
+        name = next(name for name, kind in COMMANDS.items() if kind is type(settings))
+        import_module(f"mlmcgrad.experiments.{name}").run(settings)
+    except (ValueError, OSError, FloatingPointError) as error:
         sys.stderr.write(f"mlmcgrad: {error}\n")
         return 2
-    except KeyboardInterrupt:
-        sys.stderr.write("mlmcgrad: interrupted\n")
-        return 130
+    except KeyboardInterrupt as stopped:
+        # A training run that was told to stop says where it is and which signal it was.
+        sys.stderr.write(f"mlmcgrad: {stopped if stopped.args else 'interrupted'}\n")
+        return int(getattr(stopped, "code", 130))
     return 0
 
 

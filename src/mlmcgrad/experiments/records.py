@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import platform
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import mlmcgrad
+from mlmcgrad.files import write_atomically
 
 CONFIG, METRICS, SUMMARY = "config.json", "metrics.jsonl", "summary.json"
 
@@ -58,20 +58,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(path.name + ".part")
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise OSError(
-            error.errno,
-            f"cannot write {path.name} in {path.parent} ({error.strerror}); name another folder "
-            "with --out, or make room",
-        ) from error
+    write_atomically(path, text.encode("utf-8"))
 
 
 def _versions() -> dict[str, str]:

@@ -1,0 +1,49 @@
+"""Files that are there whole or not at all, whatever happens while they are written.
+
+The bytes go to a file of another name, are brought to the disk, and only then take the name; the
+folder is brought to the disk last, so that the new name survives a power cut too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file, making its folder if need be; on an error the old file is as it was.
+
+    Raises:
+        OSError: the file could not be written; the message names it and says what to do.
+    """
+    temporary = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _bring_to_disk(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise OSError(
+            error.errno,
+            f"cannot write {path.name} in {path.parent} ({error.strerror}); name another folder "
+            "with --out, or make room",
+        ) from error
+
+
+def _bring_to_disk(folder: Path) -> None:
+    if os.name != "posix":  # elsewhere a folder cannot be opened
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+__all__ = ["write_atomically"]
