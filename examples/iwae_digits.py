@@ -1,8 +1,12 @@
-"""Train an importance weighted autoencoder on 8×8 digits, with and without the multilevel gradient.
+"""Train importance weighted autoencoders on 8×8 digits by four gradients, over several seeds.
 
-IWAE's gradient is biased: five draws of the encoder stand in for the posterior. MLMC-IWAE runs an
-i-SIR chain of random length on these draws, so its bias is that of √n steps, at a cost of log n.
+IWAE's gradient is biased: five draws of the encoder stand in for the posterior. BR-IWAE averages an
+i-SIR chain of √n steps that starts from these draws; MLMC-IWAE has the same bias at a cost of log n,
+and its Rao-Blackwellised version less variance. Takes about 12 minutes on one core.
 """
+
+import statistics
+from typing import Any
 
 import torch
 
@@ -10,14 +14,21 @@ import mlmcgrad as mg
 from mlmcgrad import iwae
 from mlmcgrad.datasets import digits
 
+METHODS: dict[str, dict[str, Any]] = {
+    "IWAE": {"method": "iwae"},
+    "MLMC-IWAE": {"method": "mlmc"},
+    "MLMC-IWAE, Rao-Blackwell": {"method": "mlmc", "rao_blackwell": True},
+    "BR-IWAE": {"method": "br"},
+}
 
-def train(method: iwae.objective.Method, iterations: int, seed: int = 1) -> tuple[float, float]:
+
+def train(options: dict[str, Any], iterations: int, seed: int) -> tuple[float, float]:
     """Test NLL after training, and decoder evaluations per picture and iteration."""
     data = digits()
     pictures, test = (torch.from_numpy(data.as_floats(x)) for x in (data.train, data.test))
     rng = torch.Generator().manual_seed(seed)
     model = iwae.LatentModel(iwae.DIGITS, iwae.Bernoulli(), rng)
-    objective = iwae.Objective(model, method=method, truncation=mg.schedules.power(1.0, 0.5))
+    objective = iwae.Objective(model, truncation=mg.schedules.power(1.0, 0.5), **options)
     optimizer = mg.optim.AMSGrad(model.parameters(), lr=mg.schedules.power(0.01, -0.5))
     spent = 0
     for n in range(1, iterations + 1):
@@ -29,13 +40,17 @@ def train(method: iwae.objective.Method, iterations: int, seed: int = 1) -> tupl
     return nll.value, spent / (50 * iterations)
 
 
-def main(iterations: int = 3000) -> None:
-    """Print a line for each method."""
-    print("method   test NLL   decoder evaluations per picture and iteration")
-    for method in ("iwae", "mlmc", "br"):
-        nll, cost = train(method, iterations)
-        print(f"{method:6s} {nll:10.2f} {cost:12.1f}")
+def main(iterations: int = 3000, seeds: int = 5) -> None:
+    """Print a line for each method: mean and standard deviation over the seeds."""
+    print(f"{'method':26s} test NLL of each seed, mean ± sd, decoder evaluations per picture")
+    for name, options in METHODS.items():
+        runs = [train(options, iterations, seed) for seed in range(1, seeds + 1)]
+        nll, cost = [r[0] for r in runs], statistics.mean(r[1] for r in runs)
+        spread = statistics.stdev(nll) if seeds > 1 else 0.0
+        each = " ".join(f"{value:.2f}" for value in nll)
+        print(f"{name:26s} {each}   {statistics.mean(nll):.3f} ± {spread:.3f}   {cost:.1f}")
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)  # more only wait for one another on networks this small
     main()

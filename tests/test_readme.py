@@ -62,9 +62,10 @@ def test_no_path_of_a_machine_and_nothing_large() -> None:
 
 
 def test_iwae_example(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(ROOT / "examples" / "iwae_digits.py"))["main"](iterations=2)
+    runpy.run_path(str(ROOT / "examples" / "iwae_digits.py"))["main"](iterations=2, seeds=1)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == ["iwae", "mlmc", "br"]
+    names = [line.split()[0] for line in lines[1:]]
+    assert names == ["IWAE", "MLMC-IWAE", "MLMC-IWAE,", "BR-IWAE"]
 
 
 def test_boltzmann_example(capsys: pytest.CaptureFixture[str]) -> None:
