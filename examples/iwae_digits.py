@@ -2,7 +2,7 @@
 
 IWAE's gradient is biased: five draws of the encoder stand in for the posterior. BR-IWAE averages an
 i-SIR chain of √n steps that starts from these draws; MLMC-IWAE has the same bias at a cost of
-log n, and its Rao-Blackwellised version less variance. Takes about 12 minutes on one core.
+log n, and its Rao-Blackwellised version less variance. Takes about a quarter of an hour.
 """
 
 import statistics

@@ -49,7 +49,7 @@ def test_every_path_named_exists() -> None:
         assert (ROOT / path).exists(), path
 
 
-def test_no_path_of_a_machine_and_nothing_large() -> None:
+def test_no_tracked_file_is_large() -> None:
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
     )
