@@ -19,14 +19,16 @@ EncoderGradient: TypeAlias = Literal["iwae", "dreg"]
 KernelName: TypeAlias = Literal["isir", "mala", "rwmh"]
 OptimizerName: TypeAlias = Literal["amsgrad", "adagrad", "rmsprop"]
 LikelihoodName: TypeAlias = Literal["bernoulli", "discretized_logistic"]
+Grid: TypeAlias = Literal["even", "geometric"]
 
 _CHOICES: dict[str, Any] = {
     "dataset": Dataset, "method": Method, "assignment": Assignment, "encoder": EncoderGradient,
     "kernel": KernelName, "optimizer": OptimizerName, "likelihood": LikelihoodName,
+    "evaluate_grid": Grid,
 }  # fmt: skip
 _COUNTS = (
     "iterations", "batch_size", "candidates", "base", "latent", "chunk", "log_every",
-    "evaluate_every", "checkpoint_every", "nll_samples", "test_images", "threads",
+    "evaluate_every", "checkpoint_every", "nll_samples", "test_images", "probe_length", "threads",
 )  # fmt: skip
 _POSITIVE = ("step_size", "learning_rate", "checkpoint_seconds")
 _BY_DATASET: dict[str, dict[str, Any]] = {
@@ -91,10 +93,18 @@ class Config:
     """Iterations that one line of metrics.jsonl sums up."""
     evaluate_every: int | None = None
     """Iterations between test likelihoods and pictures; by default 500 (digits), 1000 (cifar10)."""
+    evaluate_grid: Grid = "even"
+    """When to test: every evaluate_every iterations, or at its multiples 1, √2, 2, 2√2, 4, …"""
     nll_samples: int = 1000
     """Importance samples for the test likelihood of an image."""
     test_images: int | None = None
     """Test images to evaluate on, the first ones; by default all 297 (digits), 100 (cifar10)."""
+    probe_images: int = 0
+    """Training images on which each test also measures ‖∇V‖²; 0 measures nothing."""
+    probe_length: int = 8
+    """Chain length of the estimates from which ‖∇V‖² is made."""
+    probe_repeats: int = 4
+    """Independent estimates from which ‖∇V‖² is made."""
     checkpoint_every: int = 500
     """Iterations between checkpoints."""
     checkpoint_seconds: float = 60.0
@@ -134,6 +144,17 @@ class Config:
             raise ValueError(
                 f"truncation_exponent must be in [0, 1], got {self.truncation_exponent!r}"
             )
+        if not isinstance(self.probe_repeats, int) or self.probe_repeats < 3:
+            raise ValueError(
+                f"probe_repeats must be an integer from 3 on, got {self.probe_repeats!r}"
+            )
+        if not isinstance(self.probe_images, int) or not (
+            self.probe_images == 0 or self.probe_images >= self.probe_repeats
+        ):
+            raise ValueError(
+                f"probe_images must be 0, or at least probe_repeats = {self.probe_repeats}, got "
+                f"{self.probe_images!r}"
+            )
         if self.method != "iwae" and self.kernel == "isir" and self.candidates < 2:
             raise ValueError(
                 f"candidates must be at least 2 for method {self.method}, got {self.candidates}"
@@ -148,6 +169,15 @@ class Config:
         """The same settings, with what the dataset decides filled in."""
         missing = {k: v for k, v in _BY_DATASET[self.dataset].items() if getattr(self, k) is None}
         return dataclasses.replace(self, out=self.folder, **missing)
+
+    def tests_at(self, iteration: int) -> bool:
+        """Whether there is a test after this iteration."""
+        every = self.resolved().evaluate_every
+        assert every is not None
+        if self.evaluate_grid == "even" or iteration < every:
+            return iteration % every == 0
+        half_powers = round(2.0 * math.log2(iteration / every))
+        return iteration == round(every * 2.0 ** (half_powers / 2.0))
 
     def settings(self) -> dict[str, Any]:
         """All settings, with what the dataset decides filled in, as JSON has them."""
@@ -176,6 +206,7 @@ __all__ = [
     "Config",
     "Dataset",
     "EncoderGradient",
+    "Grid",
     "KernelName",
     "LikelihoodName",
     "Method",

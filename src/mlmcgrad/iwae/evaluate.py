@@ -8,13 +8,16 @@ given number of decoder rows.
     S = (1/(R(R−1))) Σ_{r≠s} g_r·g_s
 
 has the expectation ‖E g‖²: the noise of an estimate, which would dominate ‖g‖², is not in it (so S
-may be negative where the gradient is lost in noise). Its standard error is the jackknife's. The
-estimates are averages of long i-SIR chains, so E g differs from ∇V by the bias of that length.
+may be negative where the gradient is lost in noise). If each estimate has images of its own, the
+same holds for the noise of choosing them: S is then about V over all images. Its standard error is
+the jackknife's. The estimates are averages of i-SIR chains, so E g differs from ∇V by the bias of
+their length.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -84,7 +87,7 @@ def negative_log_likelihood(
 
 def squared_gradient_norm(
     model: LatentModel,
-    y: Tensor,
+    y: Tensor | Sequence[Tensor],
     generator: torch.Generator,
     candidates: int = 5,
     length: int = 64,
@@ -95,15 +98,19 @@ def squared_gradient_norm(
 
     Args:
         model: the latent model.
-        y: probe images.
+        y: probe images; or a list of R of them, one for each estimate.
         generator: source of all randomness.
         candidates: k of i-SIR.
         length: chain length of each estimate.
-        repeats: R ≥ 3 independent estimates.
+        repeats: R ≥ 3 independent estimates; for a list of images, its length.
         chunk: states in one backward pass.
     """
-    if repeats < 3:
-        raise ValueError(f"repeats must be at least 3 for a standard error, got {repeats}")
+    images = [y] * repeats if isinstance(y, Tensor) else list(y)
+    if len(images) < 3:
+        raise ValueError(
+            f"repeats (or the images in a list) must be at least 3 for a standard error, got "
+            f"{len(images)}"
+        )
     gradient = MarkovGradient(
         ISIR(model.log_weight, model.propose, candidates, rao_blackwell=True, batch=2 * chunk),
         lambda z, y, mean, log_scale: -model.log_joint(z, y),
@@ -111,11 +118,11 @@ def squared_gradient_norm(
         parameters=tuple(model.decoder.parameters()),
         chunk=chunk,
     )
-    with torch.no_grad():
-        mean, log_scale = model.encoder(y)
     rows = []
-    for _ in range(repeats):
-        tensors, _ = gradient.gradient(None, y, mean, log_scale, n=1, generator=generator)
+    for part in images:
+        with torch.no_grad():
+            mean, log_scale = model.encoder(part)
+        tensors, _ = gradient.gradient(None, part, mean, log_scale, n=1, generator=generator)
         rows.append(torch.cat([t.flatten() for t in tensors]).double())
     products = torch.stack(rows) @ torch.stack(rows).T  # (R, R)
     return _off_diagonal_mean(products)

@@ -18,7 +18,8 @@ from mlmcgrad.files import write_atomically
 from mlmcgrad.iwae.objective import Step
 
 METRICS = "metrics.jsonl"
-_MEANS = ("bound", "loss", "gradient_norm", "effective", "largest")
+# theta_squared: ‖Ĥ‖² of the decoder, the second moment of one gradient estimate.
+_MEANS = ("bound", "loss", "gradient_norm", "theta_squared", "effective", "largest")
 
 
 class Window:
@@ -33,13 +34,15 @@ class Window:
         self.sums = dict.fromkeys(_MEANS, 0.0)
         self.levels: dict[int, int] = {}
 
-    def add(self, step: Step, gradient_norm: float) -> None:
+    def add(self, step: Step, gradient_norm: float, theta_squared: float) -> None:
         """Count one iteration."""
         estimate = step.estimate
         self.count += 1
         self.transitions += estimate.transitions
         self.moves += estimate.acceptance * estimate.transitions
-        values = (step.bound, estimate.value, gradient_norm, step.effective, step.largest)
+        values = (
+            step.bound, estimate.value, gradient_norm, theta_squared, step.effective, step.largest
+        )  # fmt: skip
         for name, value in zip(_MEANS, values, strict=True):
             self.sums[name] += value
         levels, counts = estimate.levels.unique(return_counts=True)

@@ -21,9 +21,10 @@ from mlmcgrad.files import write_atomically
 from mlmcgrad.iwae import checkpoint, images
 from mlmcgrad.iwae.config import Config
 from mlmcgrad.iwae.errors import DivergedError
-from mlmcgrad.iwae.evaluate import negative_log_likelihood
+from mlmcgrad.iwae.evaluate import negative_log_likelihood, squared_gradient_norm
 from mlmcgrad.iwae.likelihoods import bits_per_dimension
 from mlmcgrad.iwae.metrics import Metrics
+from mlmcgrad.iwae.stopwatch import Stopwatch
 from mlmcgrad.iwae.trainer import Trainer, seed_for
 
 SUMMARY = "summary.json"
@@ -40,20 +41,20 @@ class Run:
 
     def __init__(self, config: Config, trainer: Trainer, seconds: float | None) -> None:
         self.config, self.trainer, self.folder = config, trainer, config.folder
-        self._earlier, self._start = seconds or 0.0, time.perf_counter()
+        self._earlier, self._watch = seconds or 0.0, Stopwatch()
         self._saved = -1 if seconds is None else trainer.iteration
-        self._saved_at = self._start
+        self._saved_at = time.perf_counter()
         test = slice(None, config.test_images)
         self._test = trainer.source.images(trainer.source.test, test, trainer.device)
+        self._probe = self._probe_images()
         self.metrics = Metrics(self.folder, trainer.iteration, config.tensorboard)
 
     def finish(self) -> dict[str, Any]:
         """Lines for what came after the last regular ones, and the summary."""
         config, trainer = self.config, self.trainer
-        assert config.evaluate_every is not None
         if trainer.window.count:
             self.line(final=True)
-        if trainer.iteration % config.evaluate_every:
+        if not config.tests_at(trainer.iteration):
             self.evaluate(final=True)
         self.metrics.sync()
         summary = {**self._where(), **(trainer.test or {})}
@@ -65,7 +66,11 @@ class Run:
         self.metrics.add({**self._where(), **self.trainer.window.summary(), **extra})
 
     def evaluate(self, **extra: Any) -> None:
-        """Test likelihood and pictures."""
+        """Test likelihood, size of the gradient if wanted, and pictures."""
+        with self._watch.paused():
+            self._evaluate(**extra)
+
+    def _evaluate(self, **extra: Any) -> None:
         config, trainer = self.config, self.trainer
         n, device = trainer.iteration, trainer.device
         own = torch.Generator(device).manual_seed(seed_for(config.seed, f"test {n}"))
@@ -75,6 +80,8 @@ class Run:
         if config.likelihood == "discretized_logistic":
             bits = bits_per_dimension(nll.value, trainer.source.sizes.shape)
             trainer.test["bits_per_dimension"] = bits
+        if self._probe is not None:
+            trainer.test |= self._gradient_norm()
         self.metrics.add({**self._where(), **trainer.test, **extra})
         # The same z in every picture, so that one sees what training does to them.
         same = torch.Generator(device).manual_seed(seed_for(config.seed, "pictures"))
@@ -84,9 +91,10 @@ class Run:
         """Write a checkpoint, unless that of this iteration is written already."""
         if self._saved == self.trainer.iteration:
             return
-        self.metrics.sync()
-        state = {**self.trainer.state(), "seconds": self._where()["seconds"]}
-        checkpoint.save(self.folder, self.trainer.iteration, state)
+        with self._watch.paused():
+            self.metrics.sync()
+            state = {**self.trainer.state(), "seconds": self._where()["seconds"]}
+            checkpoint.save(self.folder, self.trainer.iteration, state)
         self._saved, self._saved_at = self.trainer.iteration, time.perf_counter()
 
     def due(self) -> bool:
@@ -96,8 +104,8 @@ class Run:
         return regular or elapsed >= self.config.checkpoint_seconds
 
     def elapsed(self) -> float:
-        """Seconds that this process has trained."""
-        return time.perf_counter() - self._start
+        """Seconds that this process has trained; tests and checkpoints do not count."""
+        return self._watch.seconds
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -106,6 +114,33 @@ class Run:
             yield
         except (ValueError, FloatingPointError) as error:
             raise _diverged(error, self.trainer, self.folder) from error
+
+    def _gradient_norm(self) -> dict[str, float]:
+        """‖∇V‖² with its standard error; the same draws for the same seed and iteration."""
+        config, trainer = self.config, self.trainer
+        own = torch.Generator(trainer.device).manual_seed(
+            seed_for(config.seed, f"probe {trainer.iteration}")
+        )
+        assert self._probe is not None
+        with self.guarded():
+            norm = squared_gradient_norm(
+                trainer.model, self._probe, own, config.candidates, config.probe_length,
+                chunk=config.chunk,
+            )  # fmt: skip
+        return {"gradient": norm.value, "gradient_se": norm.se}
+
+    def _probe_images(self) -> list[torch.Tensor] | None:
+        """For each estimate of ∇V its images: all of them, or random ones that no other has."""
+        config, source = self.config, self.trainer.source
+        count, repeats = config.probe_images, config.probe_repeats
+        if not count:
+            return None
+        if count >= len(source.train):
+            everything = source.images(source.train, slice(None), self.trainer.device)
+            return [everything] * repeats
+        own = torch.Generator().manual_seed(seed_for(config.seed, "probe"))
+        rows = torch.randperm(len(source.train), generator=own)[:count].tensor_split(repeats)
+        return [source.images(source.train, r.numpy(), self.trainer.device) for r in rows]
 
     def _where(self) -> dict[str, Any]:
         return {**self.trainer.where(), "seconds": round(self._earlier + self.elapsed(), 3)}

@@ -71,8 +71,7 @@ class Trainer:
         step = self.objective.backward(y, n=n, generator=self.generator)
         if not math.isfinite(step.bound):
             raise FloatingPointError(f"the bound is {step.bound}")
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norm = float(torch.nn.utils.get_total_norm(gradients))
+        theta, phi = _norm(self.model.decoder), _norm(self.model.encoder)
         self.optimizer.step()
         self.iteration = n
         # i-SIR counts the k draws that the encoder shares with it; otherwise they come on top.
@@ -80,7 +79,7 @@ class Trainer:
         self.spent["evaluations"] += step.estimate.evaluations + extra
         self.spent["transitions"] += step.estimate.transitions
         self.spent["loss_evaluations"] += step.estimate.loss_evaluations
-        self.window.add(step, norm)
+        self.window.add(step, math.hypot(theta, phi), theta * theta)
 
     def where(self) -> dict[str, Any]:
         """Iteration, epoch and what was spent: the beginning of every line of the metrics."""
@@ -136,6 +135,11 @@ def _optimizer(config: Config, model: LatentModel) -> AdaptiveOptimizer:
     if config.optimizer == "rmsprop":
         return optim.RMSProp(named, rate, rho=config.rho2)
     return optim.AMSGrad(named, rate, rho1=config.rho1, rho2=config.rho2)
+
+
+def _norm(module: torch.nn.Module) -> float:
+    gradients = [p.grad for p in module.parameters() if p.grad is not None]
+    return float(torch.nn.utils.get_total_norm(gradients))
 
 
 def _device(name: str) -> torch.device:

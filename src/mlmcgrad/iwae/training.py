@@ -16,7 +16,7 @@ way.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,13 +51,18 @@ class Result:
 
 
 def train(
-    config: Config, console: Console | None = None, *, _source: Source | None = None
+    config: Config,
+    console: Console | None = None,
+    *,
+    on_step: Callable[[int], None] | None = None,
+    _source: Source | None = None,
 ) -> Result:
     """Train a model, or continue to.
 
     Args:
         config: the settings.
         console: where to show the progress; None shows nothing.
+        on_step: called with the number of iterations done, after each one.
 
     Returns:
         The trained model and the numbers of `summary.json`.
@@ -78,22 +83,23 @@ def train(
         run = Run(config, trainer, seconds)
         with closing(run.metrics), Signals() as signals:
             with Bar(console, trainer, config.iterations) as bar:
-                _loop(run, signals, bar)
+                _loop(run, signals, bar, on_step)
             return Result(trainer.model, config.folder, run.finish())
 
 
-def _loop(run: Run, signals: Signals, bar: Bar) -> None:
+def _loop(run: Run, signals: Signals, bar: Bar, on_step: Callable[[int], None] | None) -> None:
     config, trainer = run.config, run.trainer
-    assert config.evaluate_every is not None
     run.save()
     while trainer.iteration < config.iterations:
         with run.guarded():
             trainer.step()
         bar.update(run.elapsed())
+        if on_step is not None:
+            on_step(trainer.iteration)
         if trainer.iteration % config.log_every == 0:
             run.line()
             trainer.window.clear()
-        if trainer.iteration % config.evaluate_every == 0:
+        if config.tests_at(trainer.iteration):
             run.evaluate()
             bar.tell()
         if run.due():
