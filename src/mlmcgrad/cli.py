@@ -20,6 +20,7 @@ from mlmcgrad.iwae.config import Config
 
 DESCRIPTION = "Multilevel Monte Carlo gradients for models trained through a Markov chain."
 COMMANDS: dict[str, Callable[..., Any]] = {
+    "reproduce": config.Reproduce,
     "data": config.Data,
     "demo": config.Demo,
     "scaling": config.Scaling,

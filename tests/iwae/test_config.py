@@ -18,7 +18,8 @@ from mlmcgrad.iwae.config import Config
         ("truncation_exponent", 2.0), ("assignment", "other"), ("base", 0), ("encoder", "x"),
         ("kernel", "hmc"), ("step_size", 0.0), ("optimizer", "adam"), ("learning_rate", -1.0),
         ("rho1", 1.0), ("likelihood", "gauss"), ("latent", 0), ("nll_samples", 0),
-        ("checkpoint_seconds", float("nan")), ("threads", 0),
+        ("checkpoint_seconds", float("nan")), ("threads", 0), ("evaluate_grid", "odd"),
+        ("probe_length", 0), ("probe_repeats", 2), ("probe_images", 3),
     ],
 )  # fmt: skip
 def test_errors_name_the_field(name: str, value: Any) -> None:
@@ -38,3 +39,12 @@ def test_the_dataset_fills_in_what_is_left_open() -> None:
     assert (cifar.batch_size, cifar.learning_rate, cifar.latent) == (128, 0.001, 7)
     assert Config(seed=3).folder == Path("runs/digits-mlmc-3")
     assert Config().settings() == digits.settings()
+
+
+def test_tests_are_evenly_or_geometrically_spaced() -> None:
+    even = Config(evaluate_every=7)
+    assert [n for n in range(1, 30) if even.tests_at(n)] == [7, 14, 21, 28]
+    geometric = Config(evaluate_every=3, evaluate_grid="geometric")
+    assert [n for n in range(1, 50) if geometric.tests_at(n)] == [3, 4, 6, 8, 12, 17, 24, 34, 48]
+    dense = Config(evaluate_every=1, evaluate_grid="geometric")
+    assert [n for n in range(1, 17) if dense.tests_at(n)] == [1, 2, 3, 4, 6, 8, 11, 16]

@@ -76,5 +76,23 @@ def test_off_diagonal_mean_and_its_jackknife() -> None:
     sample = torch.tensor(values)
     assert abs(float(sample.mean()) - 0.1) < 5.0 * float(sample.std()) / 20.0
     assert sum(errors) / len(errors) == pytest.approx(float(sample.std()), rel=0.25)
-    with pytest.raises(ValueError, match="repeats must be at least 3"):
+    with pytest.raises(ValueError, match=r"repeats .* must be at least 3"):
         squared_gradient_norm(linear(), _data(3), rng(), repeats=2)
+
+
+def test_images_of_their_own_for_each_estimate_give_the_norm_over_all_images() -> None:
+    """E S = ‖E ∇V_image‖²; one small probe for all estimates has the noise of its choice on top."""
+    model, population = linear(), _data(400)
+    exact = float(model.exact_gradient(population).square().sum())
+    apart, together = [], []
+    for seed in range(60):
+        rows = torch.randperm(400, generator=rng(seed))
+        parts = population[rows[:40]].split(10)
+        apart.append(squared_gradient_norm(model, parts, rng(seed), 4, length=16).value)
+        one = population[rows[:10]]
+        together.append(squared_gradient_norm(model, one, rng(seed), 4, 16, repeats=4).value)
+    own, shared = torch.tensor(apart), torch.tensor(together)
+    error = float(own.std()) / math.sqrt(60)
+    assert abs(float(own.mean()) - exact) < 5.0 * error + 0.02 * exact
+    # The planted bug: the same images for all.
+    assert float(shared.mean()) - exact > 5.0 * float(shared.std()) / math.sqrt(60)

@@ -87,16 +87,16 @@ class Reproduction:
 
     def of(self, method: str, optimizer: str) -> list[TrainingRun]:
         """The complete runs of a method with an optimizer, by seed."""
-        found = [run for run in self.runs
-                 if run.complete and (run.method, run.optimizer) == (method, optimizer)]  # fmt: skip
-        return sorted(found, key=lambda run: run.seed)
+        wanted = (method, optimizer)
+        found = [run for run in self.runs if (run.method, run.optimizer) == wanted]
+        return sorted((run for run in found if run.complete), key=lambda run: run.seed)
 
 
 def gather(folder: Path) -> Reproduction:
     """Read a reproduction.
 
     Raises:
-        ValueError: the folder does not hold one, or a file in it is damaged; the message says which.
+        ValueError: the folder does not hold one, or a file in it is damaged.
     """
     path = folder / records.CONFIG
     if not path.exists():

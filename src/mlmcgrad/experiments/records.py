@@ -31,7 +31,7 @@ def write_config(folder: Path, config: Any) -> None:
     record = {
         "experiment": type(config).__name__.lower(),
         "settings": settings,
-        "versions": _versions(),
+        "versions": versions(),
     }
     write_json(folder / CONFIG, record)
 
@@ -61,7 +61,8 @@ def _write(path: Path, text: str) -> None:
     write_atomically(path, text.encode("utf-8"))
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Versions of what the numbers depend on."""
     found = {"mlmcgrad": mlmcgrad.__version__, "python": platform.python_version()}
     return found | {name: version(name) for name in ("torch", "numpy")}
 
@@ -72,6 +73,7 @@ __all__ = [
     "SUMMARY",
     "read_json",
     "read_lines",
+    "versions",
     "write_config",
     "write_json",
     "write_lines",

@@ -124,7 +124,7 @@ class Run:
         assert self._probe is not None
         with self.guarded():
             norm = squared_gradient_norm(
-                trainer.model, self._probe, own, config.candidates, config.probe_length,
+                trainer.model, self._probe, own, max(config.candidates, 2), config.probe_length,
                 chunk=config.chunk,
             )  # fmt: skip
         return {"gradient": norm.value, "gradient_se": norm.se}
