@@ -27,6 +27,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "rates": config.Rates,
     "bound": config.Bound,
     "train": Config,
+    "report": config.Report,
 }
 
 

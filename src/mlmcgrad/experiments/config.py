@@ -191,4 +191,34 @@ class Reproduce:
         return self.out or Path("runs") / f"reproduce-{self.preset}"
 
 
-__all__ = ["Bound", "Data", "Demo", "Experiment", "Preset", "Rates", "Reproduce", "Scaling"]
+@dataclass(frozen=True)
+class Report:
+    """Build the report of a reproduction again from its run folders; several stand side by side."""
+
+    folders: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders that `mlmcgrad reproduce` has written."""
+    out: Path | None = None
+    """Folder for report.html, summary.json and figures; by default the folder itself, or
+    runs/report for several."""
+
+    def __post_init__(self) -> None:
+        if not self.folders:
+            raise ValueError("folders must name at least one reproduction, got none")
+
+    @property
+    def folder(self) -> Path:
+        """Where the report goes."""
+        return self.out or (self.folders[0] if len(self.folders) == 1 else Path("runs/report"))
+
+
+__all__ = [
+    "Bound",
+    "Data",
+    "Demo",
+    "Experiment",
+    "Preset",
+    "Rates",
+    "Report",
+    "Reproduce",
+    "Scaling",
+]

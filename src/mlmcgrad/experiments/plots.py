@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,12 @@ COLOURS = {
     "average": "#0072B2",
     "mlmc": "#D55E00",
     "theory": "#000000",
+    "iwae": "#999999",
+    "br": "#0072B2",
+    "mlmc-rb": "#009E73",
 }
+# So that a figure printed in grey can be read too.
+MARKERS = {"iwae": "o", "br": "s", "mlmc": "^", "mlmc-rb": "D"}
 # For things without a colour of their own, in this order.
 CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
@@ -40,6 +47,11 @@ STYLE: Any = {
 }
 
 
+# Letters stay letters, in the font of whoever reads: half the size, and a page can search them.
+TEXT_AS_TEXT: Any = {**STYLE, "svg.fonttype": "none"}
+_FONTS = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+
+
 def log_axes(axes: Axes, which: str = "xy") -> None:
     """Logarithmic axes with labels at 1, 2 and 5 times powers of ten, as plain numbers."""
     for letter in which:
@@ -51,9 +63,11 @@ def log_axes(axes: Axes, which: str = "xy") -> None:
 
 
 @contextmanager
-def panels(count: int, path: Path, rows: int = 1) -> Iterator[tuple[Figure, list[Axes]]]:
+def panels(
+    count: int, path: Path, rows: int = 1, style: Any = STYLE
+) -> Iterator[tuple[Figure, list[Axes]]]:
     """A figure of panels in rows, saved as `path` with the endings .png and .svg."""
-    with plt.rc_context(STYLE):
+    with plt.rc_context(style):
         columns = -(-count // rows)
         size = (5.4 * columns, 4.2 * rows)
         figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
@@ -67,4 +81,19 @@ def panels(count: int, path: Path, rows: int = 1) -> Iterator[tuple[Figure, list
             plt.close(figure)
 
 
-__all__ = ["COLOURS", "CYCLE", "STYLE", "log_axes", "panels"]
+def svg(draw: Callable[[Axes], None], size: tuple[float, float] = (4.8, 3.6)) -> str:
+    """One panel as the text of an SVG image, to be put into a page."""
+    with plt.rc_context(TEXT_AS_TEXT):
+        figure, axes = plt.subplots(figsize=size)
+        try:
+            draw(axes)
+            figure.tight_layout()
+            buffer = io.StringIO()
+            figure.savefig(buffer, format="svg", metadata={"Date": None})
+        finally:
+            plt.close(figure)
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", buffer.getvalue(), flags=re.DOTALL)
+    return re.sub(r"(font: [^;\"]*?px) [^;\"]*", rf"\1 {_FONTS}", text)
+
+
+__all__ = ["COLOURS", "CYCLE", "MARKERS", "STYLE", "TEXT_AS_TEXT", "log_axes", "panels", "svg"]

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mlmcgrad.experiments import records, report
+from mlmcgrad.experiments.claims import evaluate
 from mlmcgrad.experiments.config import Reproduce
 from mlmcgrad.experiments.fleet import complete, run_fleet
 from mlmcgrad.experiments.gather import LABELS, OPTIMIZERS
@@ -44,7 +45,10 @@ def run(config: Reproduce, console: Console | None = None) -> dict[str, Any]:
         about["seconds"] = round(about.get("seconds", 0.0) + time.monotonic() - start, 1)
         about["finished"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         records.write_json(config.folder / records.CONFIG, about)
-    path, summary = report.rebuild([config.folder], config.folder, console)
+    with console.status("drawing the figures"):
+        found = report.read(config.folder)
+        path = report.write([found], [evaluate(found)], config.folder)
+    summary: dict[str, Any] = records.read_json(config.folder / records.SUMMARY)
     _print(summary, console)
     console.print(f"report: {path}", style="bold", highlight=False, soft_wrap=True)
     if errors:
