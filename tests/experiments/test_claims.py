@@ -28,11 +28,17 @@ def _runs(
     found = []
     for seed in range(1, seeds + 1):
         wiggle = spread * (seed - 2)
+
+        def nll(n: float, wiggle: float = wiggle) -> float:
+            return 9.5 + offset + wiggle - math.log2(n)
+
+        def gradient(n: float, wiggle: float = wiggle) -> float:
+            return float(n ** (slope + wiggle / 5.0))
+
         found += [
             formula_run(lambda n: 9.5 - math.log2(n), lambda n: n**-0.6, 4.0, br_last, seed, "br"),
-            formula_run(lambda n, w=wiggle: 9.5 + offset + w - math.log2(n),  # type: ignore[misc]
-                        lambda n, w=wiggle: n ** (slope + w / 5.0), 1.0, last, seed, method),
-        ]  # fmt: skip
+            formula_run(nll, gradient, 1.0, last, seed, method),
+        ]
     return found
 
 

@@ -37,14 +37,9 @@ def run(config: Reproduce, console: Console | None = None) -> dict[str, Any]:
     config = filled(config)
     runs = training_runs(config)
     about = _open(config, runs)
-    start = time.monotonic()
-    _announce(config, runs, console)
-    try:
-        errors = run_fleet(runs, config.jobs, console)
-    finally:
-        about["seconds"] = round(about.get("seconds", 0.0) + time.monotonic() - start, 1)
-        about["finished"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        records.write_json(config.folder / records.CONFIG, about)
+    left = [run for run in runs.values() if not complete(run)]
+    _announce(config, len(runs), left, console)
+    errors = _train(config, runs, about, console) if left else {}
     with console.status("drawing the figures"):
         found = report.read(config.folder)
         path = report.write([found], [evaluate(found)], config.folder)
@@ -58,6 +53,19 @@ def run(config: Reproduce, console: Console | None = None) -> dict[str, Any]:
             "command with --resume tries them again"
         )
     return summary
+
+
+def _train(
+    config: Reproduce, runs: dict[str, Config], about: dict[str, Any], console: Console
+) -> dict[str, str]:
+    """Train what is not complete, and write down how long it took; the errors of failed runs."""
+    start = time.monotonic()
+    try:
+        return run_fleet(runs, config.jobs, console)
+    finally:
+        about["seconds"] = round(about.get("seconds", 0.0) + time.monotonic() - start, 1)
+        about["finished"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        records.write_json(config.folder / records.CONFIG, about)
 
 
 def _open(config: Reproduce, runs: dict[str, Config]) -> dict[str, Any]:
@@ -90,8 +98,7 @@ def _open(config: Reproduce, runs: dict[str, Config]) -> dict[str, Any]:
         "commit": _commit(),
         "cores": os.cpu_count(),
     }
-    if "seconds" in before:
-        about["seconds"] = before["seconds"]
+    about |= {name: before[name] for name in ("seconds", "finished") if name in before}
     records.write_json(path, about)
     return about
 
@@ -109,16 +116,15 @@ def command(config: Reproduce) -> str:
     return " ".join(words)
 
 
-def _announce(config: Reproduce, runs: dict[str, Config], console: Console) -> None:
-    left = [run for run in runs.values() if not complete(run)]
+def _announce(config: Reproduce, count: int, left: list[Config], console: Console) -> None:
     console.print(
-        f"{len(runs)} runs on {config.dataset}: {', '.join(LABELS[m] for m in config.methods)}; "
+        f"{count} runs on {config.dataset}: {', '.join(LABELS[m] for m in config.methods)}; "
         f"{', '.join(OPTIMIZERS[o] for o in config.optimizer)}; {config.seeds} seeds; "
         f"BR-IWAE {config.iterations} iterations, the others {config.stretch} times as many",
         highlight=False,
     )
-    if len(left) < len(runs):
-        console.print(f"{len(runs) - len(left)} of them are complete already", highlight=False)
+    if len(left) < count:
+        console.print(f"{count - len(left)} of them are complete already", highlight=False)
     if left and config.preset != "smoke":
         from mlmcgrad.experiments.forecast import forecast
 
