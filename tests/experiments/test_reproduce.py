@@ -97,7 +97,7 @@ def test_a_folder_in_use_is_not_touched(
     assert "holds a reproduction already; continue it with --resume" in capsys.readouterr().err
     assert main(["reproduce", *SMALL, "--iterations", "32", "--stretch", "1",
                  "--out", str(whole), "--resume"]) == 2  # fmt: skip
-    assert "evaluate_every must be 1 as in the run that is resumed" in capsys.readouterr().err
+    assert "evaluate_every must be 2 as in the run that is resumed" in capsys.readouterr().err
     (tmp_path / "config.json").write_text('{"experiment": "scaling"}')
     assert main(["reproduce", *SMALL, "--out", str(tmp_path), "--resume"]) == 2
     assert "holds another experiment (scaling)" in capsys.readouterr().err
