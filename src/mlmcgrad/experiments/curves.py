@@ -73,7 +73,9 @@ def cost(runs: Sequence[TrainingRun], name: str) -> Curve | None:
     if len(edges) < 2:
         return None
     spent = [np.interp(edges, i, run.line(name)) for i, run in zip(iterations, runs, strict=True)]
-    return _over_seeds(np.sqrt(edges[1:] * edges[:-1]), [np.diff(s) / np.diff(edges) for s in spent])
+    return _over_seeds(
+        np.sqrt(edges[1:] * edges[:-1]), [np.diff(s) / np.diff(edges) for s in spent]
+    )
 
 
 def rate(iterations: Array) -> Array:
