@@ -1,5 +1,6 @@
 """The report: one page without the network, made from run folders alone."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -125,6 +126,14 @@ def test_two_of_one_dataset_are_told_apart_by_their_folders(tmp_path: Path) -> N
     path = report.run(Report(tuple(folders), out=tmp_path / "both"), QUIET)
     assert "<h3>digits (first)</h3>" in path.read_text()
     assert (tmp_path / "both" / "figures" / "digits--second" / "main.svg").exists()
+
+
+def test_an_interval_without_an_end(tmp_path: Path) -> None:
+    made = fabricated.write(tmp_path / "r", methods=("br",), seeds=1, pictures=False)
+    claim = dataclasses.replace(fabricated.claims()[0], low=0.5, high=float("inf"))
+    page = report.write([gather(made)], [[claim]], made).read_text()
+    assert "0.5 to –" in page
+    assert json.loads((made / "summary.json").read_text())["claims"][0]["high"] is None
 
 
 def test_diagnostics_are_of_the_same_iterations(folder: Path) -> None:

@@ -111,7 +111,7 @@ def levels(reproduction: Reproduction) -> Panel:
         axes.set_xticks(found.level[::-every], names[::-every], fontsize=8)
         axes.grid(axis="x", visible=False)
         _log_ticks(axes, "y")
-        axes.legend(fontsize=8, title=f"{found.draws:,} draws", title_fontsize=8)
+        axes.legend(fontsize=8, title=f"{found.draws:,} draws", title_fontsize=8, alignment="left")
 
     return panel
 
