@@ -127,7 +127,7 @@ def _figures(name: str, reproduction: Reproduction) -> dict[str, Any]:
                 text = f"{of} against {against}, {OPTIMIZERS[optimizer]}, on {name}"
                 panels[quantity, optimizer, axis] = _image(drawn, text)
     paper = [
-        {"title": f"{of}, {OPTIMIZERS[optimizer]}",
+        {"title": f"{of[0].upper()}{of[1:]}, {OPTIMIZERS[optimizer]}",
          "panels": [panels[quantity, optimizer, axis] for axis in ("epoch", "evaluations")],
          "seconds": panels[quantity, optimizer, "seconds"]}
         for optimizer in reproduction.optimizers
