@@ -16,8 +16,9 @@ import jinja2
 from rich.console import Console
 
 from mlmcgrad.experiments import plots, records, report_tables, reproduce_plot
-from mlmcgrad.experiments.claims import Claim, evaluate
+from mlmcgrad.experiments.claims import Claim
 from mlmcgrad.experiments.config import Report
+from mlmcgrad.experiments.explain import explained
 from mlmcgrad.experiments.gather import LABELS, OPTIMIZERS, Reproduction, TrainingRun, gather
 from mlmcgrad.files import write_atomically
 
@@ -32,7 +33,7 @@ def run(config: Report, console: Console | None = None) -> Path:
     """Build the report of the named folders; returns the path of the page."""
     console = console or Console()
     reproductions = [read(folder) for folder in config.folders]
-    claims = [evaluate(reproduction) for reproduction in reproductions]
+    claims = [explained(reproduction) for reproduction in reproductions]
     path = write(reproductions, claims, config.folder)
     console.print(f"report: {path}", style="bold", highlight=False, soft_wrap=True)
     return path

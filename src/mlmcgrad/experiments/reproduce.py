@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from mlmcgrad.experiments import records, report
-from mlmcgrad.experiments.claims import evaluate
 from mlmcgrad.experiments.config import Reproduce
+from mlmcgrad.experiments.explain import explained
 from mlmcgrad.experiments.fleet import complete, run_fleet
 from mlmcgrad.experiments.gather import LABELS, OPTIMIZERS
 from mlmcgrad.experiments.presets import filled, training_runs
@@ -42,7 +42,7 @@ def run(config: Reproduce, console: Console | None = None) -> dict[str, Any]:
     errors = _train(config, runs, about, console) if left else {}
     with console.status("drawing the figures"):
         found = report.read(config.folder)
-        path = report.write([found], [evaluate(found)], config.folder)
+        path = report.write([found], [explained(found)], config.folder)
     summary: dict[str, Any] = records.read_json(config.folder / records.SUMMARY)
     _print(summary, console)
     console.print(f"report: {path}", style="bold", highlight=False, soft_wrap=True)

@@ -1,0 +1,44 @@
+"""Claims with the reason where multilevel does not win: how noisy a gradient is for its cost.
+
+SGD with small steps averages gradients, so for a budget what counts is the variance of one gradient
+times its cost. i-SIR whose k weights have an effective number near 1 keeps its state most of the
+time: then the terms of a multilevel gradient hardly cancel, and its variance is large.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from mlmcgrad.experiments.claims import HOLDS, Claim, evaluate
+from mlmcgrad.experiments.gather import LABELS, Reproduction
+from mlmcgrad.experiments.report_tables import Diagnostics, diagnostics
+
+
+def explained(reproduction: Reproduction) -> list[Claim]:
+    """All claims; those on budgets that do not hold say what the gradients were like."""
+    rows = {(row.optimizer, row.method): row for row in diagnostics(reproduction)}
+    found = []
+    for claim in evaluate(reproduction):
+        mine = rows.get((claim.optimizer, claim.method))
+        budget = claim.id.removeprefix("rb_").startswith("budget")
+        if budget and claim.verdict != HOLDS and mine is not None:
+            note = "; ".join(filter(None, (claim.note, _reason(mine))))
+            claim = dataclasses.replace(claim, note=note)
+        found.append(claim)
+    return found
+
+
+def _reason(row: Diagnostics) -> str:
+    text = (
+        f"at T = {row.truncation:.0f} the weights count as {row.effective:.1f} candidates and a "
+        f"step moves with probability {row.acceptance:.2f}"
+    )
+    if row.relative is not None:
+        text += (
+            f"; a gradient of {LABELS[row.method]} has {row.relative:.1f} times BR-IWAE's variance "
+            "× evaluations"
+        )
+    return text
+
+
+__all__ = ["explained"]
