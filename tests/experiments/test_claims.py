@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mlmcgrad.experiments import claims_markdown
 from mlmcgrad.experiments.claims import FAILS, HOLDS, UNDECIDED, Claim, evaluate
 from mlmcgrad.experiments.gather import Reproduction, TrainingRun
 from tests.experiments.test_compare import formula_run
@@ -116,3 +117,17 @@ def test_without_gradient_norms_there_are_no_claims_on_them() -> None:
     assert set(_claims(runs)) == {
         "per_epoch", "budget_nll", "budget_ratio", "budget_nll_seconds", "budget_ratio_seconds"
     }  # fmt: skip
+
+
+def test_markdown_has_every_claim() -> None:
+    found = list(_claims(_runs(offset=0.5)).values())
+    about = {"settings": {"dataset": "digits"}, "command": "mlmcgrad reproduce", "cores": 2}
+    text = claims_markdown.page(["digits"], [Reproduction(Path(), about, [])], [found])
+    assert text.startswith("# Claims on digits\n\n`mlmcgrad reproduce`, unknown on 2 cores")
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert len(rows) == 2 + len(found)
+    assert {row.count(" | ") for row in rows} == {2}
+    (nll,) = (row for row in rows if "test NLL for equal network evaluations" in row)
+    assert "−1.5 (" in nll
+    assert "✓ holds |" in nll
+    assert "- budget_nll, AMSGrad: at n = 1024 (T = 64)" in text

@@ -166,8 +166,3 @@ def test_forecast_grows_with_the_work(tmp_path: Path) -> None:
     assert 0.0 < few < many
     assert many > 5.0 * few
     assert not (tmp_path / "x").exists()
-
-
-def test_duration() -> None:
-    said = [reproduce.duration(seconds) for seconds in (12.0, 600.0, 7200.0, 4e6)]
-    assert said == ["12 s", "10 min", "2.0 hours", "1,111.1 hours"]

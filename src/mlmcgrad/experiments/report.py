@@ -1,4 +1,4 @@
-"""The report of one or several reproductions: `report.html`, `summary.json` and `figures/`.
+"""The report of reproductions: `report.html`, `summary.json`, `claims.md` and `figures/`.
 
 Everything comes from the run folders. The page is one file: its figures and pictures are in it, and
 it needs neither a script nor the network.
@@ -15,14 +15,14 @@ from typing import Any
 import jinja2
 from rich.console import Console
 
-from mlmcgrad.experiments import plots, records, report_tables, reproduce_plot
+from mlmcgrad.experiments import claims_markdown, plots, records, report_tables, reproduce_plot
 from mlmcgrad.experiments.claims import Claim
 from mlmcgrad.experiments.config import Report
 from mlmcgrad.experiments.explain import explained
 from mlmcgrad.experiments.gather import LABELS, OPTIMIZERS, Reproduction, TrainingRun, gather
 from mlmcgrad.files import write_atomically
 
-REPORT = "report.html"
+REPORT, CLAIMS = "report.html", "claims.md"
 _TEMPLATE = "report.html.j2"
 _WHERE = ("iteration", "epoch", "evaluations", "seconds")
 _TEST = (*_WHERE, "nll")
@@ -82,6 +82,8 @@ def write(
         folder = out / reproduce_plot.FIGURES
         reproduce_plot.draw(reproduction, folder / _slug(name) if len(names) > 1 else folder)
     records.write_json(out / records.SUMMARY, report_tables.summary(reproductions, claims, names))
+    markdown = claims_markdown.page(names, reproductions, claims)
+    write_atomically(out / CLAIMS, markdown.encode())
     parts = [_part(*each) for each in zip(names, reproductions, claims, strict=True)]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("mlmcgrad.experiments", "."),

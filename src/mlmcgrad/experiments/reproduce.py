@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mlmcgrad.experiments import records, report
+from mlmcgrad.experiments import records, report, report_tables
 from mlmcgrad.experiments.config import Reproduce
 from mlmcgrad.experiments.explain import explained
 from mlmcgrad.experiments.fleet import complete, run_fleet
@@ -129,20 +129,9 @@ def _announce(config: Reproduce, count: int, left: list[Config], console: Consol
         from mlmcgrad.experiments.forecast import forecast
 
         with console.status("measuring how long it will take"):
-            seconds = forecast(left) / config.jobs
-        console.print(
-            f"estimated time with {config.jobs} runs side by side: {duration(seconds)}",
-            style="bold", highlight=False,
-        )  # fmt: skip
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them."""
-    if seconds < 90.0:
-        return f"{seconds:.0f} s"
-    if seconds < 5400.0:
-        return f"{seconds / 60.0:.0f} min"
-    return f"{seconds / 3600.0:,.1f} hours"
+            time_needed = report_tables.duration(forecast(left) / config.jobs)
+        console.print(f"estimated time with {config.jobs} runs side by side: {time_needed}",
+                      style="bold", highlight=False)  # fmt: skip
 
 
 def _commit() -> str | None:
@@ -174,4 +163,4 @@ def _print(summary: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
-__all__ = ["command", "duration", "run"]
+__all__ = ["command", "run"]
