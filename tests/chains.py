@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad import kernels
-from mlmcgrad.measure import Measure, concatenate
+from mlmcgrad.measure import Measure, concatenate, drop
 from mlmcgrad.types import Context, Outcome, Plan, Start
 
 
@@ -23,11 +23,11 @@ def run(
     context: Context = (),
     seed: int | torch.Generator = 0,
 ) -> tuple[Measure, Outcome]:
-    """Run a kernel and collect its whole measure."""
+    """Run a kernel and collect its measure without points of weight 0."""
     generator = seed if isinstance(seed, torch.Generator) else rng(seed)
     pieces: list[Measure] = []
     outcome = kernel.run(x0, context, plan, generator, pieces.append)
-    return concatenate([p for p in pieces if len(p)]), outcome
+    return drop(concatenate([p for p in pieces if len(p)])), outcome
 
 
 def random_matrix(states: int, seed: int) -> Tensor:

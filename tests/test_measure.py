@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mlmcgrad.measure import Measure, concatenate, drop, merge, merge_runs, thin
+from mlmcgrad.measure import Measure, concatenate, drop, merge, merge_runs, systematic, thin
 from tests.statistics import mean_is
 
 
@@ -90,6 +90,38 @@ def test_thinning_raises_to_the_threshold_and_leaves_large_ones_alone() -> None:
     everything = _random(20, 1)
     kept = thin(everything, 0.0, torch.Generator().manual_seed(0))
     assert _totals(kept) == _totals(everything)
+
+
+def test_systematic_choice_keeps_each_point_with_its_probability() -> None:
+    """Null: the rates are the probabilities and chains are independent; false alarm 1e-5 each."""
+    p = torch.tensor([0.3, 1.0, 0.2, 0.05, 0.6, 0.15, 1.0, 0.4, 0.0], dtype=torch.float64)
+    owner = torch.tensor([7, 2, 2, 7, 2, 7, 7, 2, 7])
+    generator = torch.Generator().manual_seed(0)
+    kept = torch.stack([systematic(p, owner, generator) for _ in range(4000)]).double()
+    assert mean_is(kept, p)
+    assert not mean_is(kept, p.roll(1))  # planted bug: the probability of the neighbour
+    first, second = kept[:, owner == 2].sum(1), kept[:, owner == 7].sum(1)
+    assert set(first.tolist()) == {2.0, 3.0}  # expected: 2.2
+    assert set(second.tolist()) == {1.0, 2.0}  # expected: 1.5
+    both = ((first - 2.2) * (second - 1.5))[:, None]
+    assert mean_is(both, torch.zeros(1))
+    assert not mean_is((first - 2.2)[:, None] ** 2, torch.zeros(1))  # planted bug: one uniform
+    assert len(systematic(p[:0], owner[:0], generator)) == 0
+
+
+@given(st.integers(0, 10**6), st.integers(1, 2000))
+def test_systematic_choice_keeps_what_is_certain(seed: int, points: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    p = torch.rand(points, dtype=torch.float64, generator=generator)
+    p[torch.rand(points, generator=generator) < 0.5] = 1.0
+    p[torch.rand(points, generator=generator) < 0.2] = 0.0
+    owner = torch.randint(0, 5, (points,), generator=generator)
+    kept = systematic(p, owner, generator)
+    assert kept[p == 1.0].all()
+    assert not kept[p == 0.0].any()
+    for chain in range(5):
+        mine = owner == chain
+        assert abs(int(kept[mine].sum()) - float(p[mine].sum())) < 1.0 + 1e-6
 
 
 @given(st.data())

@@ -109,7 +109,7 @@ class MarkovGradient:
         outcome = self.simulate(x0, context, plan, generator, total.add)
         total.flush()
         tensors = total.tensors()
-        return tensors, _estimate(plan, outcome, total.value, total.count, total.parameters)
+        return tensors, report(plan, outcome, total.value, total.count, total.parameters)
 
     def surrogate(self, x0: Start, *context: Any, n: int, generator: torch.Generator) -> Tensor:
         """Return a scalar whose `.backward()` is the estimate, to be added to other terms.
@@ -138,9 +138,9 @@ class MarkovGradient:
             )
         # Thinning may have left no state at all.
         scalar = torch.stack(terms).sum() if terms else torch.zeros((), requires_grad=True)
-        _check_value(scalar.item())
+        check_value(scalar.item())
         found = leaves(scalar) if self.parameters is None else tuple(self.parameters)
-        estimate = _estimate(plan, outcome, scalar.item(), len(measure), found)
+        estimate = report(plan, outcome, scalar.item(), len(measure), found)
         scalar.estimate = estimate  # type: ignore[attr-defined]  # a note on the tensor
         return scalar
 
@@ -199,7 +199,7 @@ class _Accumulator:
         if self.waiting_count:
             self._differentiate(concatenate(self.waiting))
         self.waiting, self.waiting_count = [], 0
-        _check_value(self.value)
+        check_value(self.value)
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
@@ -266,9 +266,10 @@ def leaves(scalar: Tensor) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
-def _estimate(
+def report(
     plan: Plan, outcome: Outcome, value: float, count: int, parameters: tuple[Tensor, ...]
 ) -> Estimate:
+    """What a plan and its outcome amount to, as the user sees it."""
     transitions = int(plan.lengths.sum())
     return Estimate(
         value=value,
@@ -329,7 +330,8 @@ def _check_parameters(parameters: Any) -> None:
             )
 
 
-def _check_value(value: float) -> None:
+def check_value(value: float) -> None:
+    """Refuse a weighted loss that is not a number."""
     if value != value or value in (float("inf"), float("-inf")):
         raise FloatingPointError(
             f"the weighted loss is {value}: loss is not finite on some state of the chains, so "
@@ -338,4 +340,4 @@ def _check_value(value: float) -> None:
         )
 
 
-__all__ = ["MarkovGradient", "accumulate", "leaves"]
+__all__ = ["MarkovGradient", "accumulate", "check_value", "leaves", "report"]

@@ -17,9 +17,9 @@ from mlmcgrad.iwae.config import Config
         ("batch_size", 0), ("candidates", 1), ("truncation_scale", 0.5),
         ("truncation_exponent", 2.0), ("assignment", "other"), ("base", 0), ("encoder", "x"),
         ("kernel", "hmc"), ("step_size", 0.0), ("optimizer", "adam"), ("learning_rate", -1.0),
-        ("rho1", 1.0), ("likelihood", "gauss"), ("latent", 0), ("nll_samples", 0),
-        ("checkpoint_seconds", float("nan")), ("threads", 0), ("evaluate_grid", "odd"),
-        ("probe_length", 0), ("probe_repeats", 2), ("probe_images", 3),
+        ("rho1", 1.0), ("thinning", -1.0), ("likelihood", "gauss"), ("latent", 0),
+        ("nll_samples", 0), ("checkpoint_seconds", float("nan")), ("threads", 0),
+        ("evaluate_grid", "odd"), ("probe_length", 0), ("probe_repeats", 2), ("probe_images", 3),
     ],
 )  # fmt: skip
 def test_errors_name_the_field(name: str, value: Any) -> None:

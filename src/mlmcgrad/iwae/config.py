@@ -109,8 +109,10 @@ class Config:
     """Iterations between checkpoints."""
     checkpoint_seconds: float = 60.0
     """A checkpoint is written after this many seconds in any case."""
-    chunk: int = 1024
-    """States in one backward pass of the decoder: the memory limit."""
+    thinning: float = 0.1
+    """States below this part of a step's weight are left out at random, without bias; 0: none."""
+    chunk: int = 256
+    """States in one pass of the decoder: the memory limit, and what fits the processor's cache."""
     threads: int = 1
     """Threads of torch; the last bits depend on it."""
     device: str = "cpu"
@@ -131,6 +133,8 @@ class Config:
             value = getattr(self, name)
             if value is not None and not 0.0 < value < math.inf:
                 raise ValueError(f"{name} must be a finite number above 0, got {value!r}")
+        if not 0.0 <= self.thinning < math.inf:
+            raise ValueError(f"thinning must be a finite number from 0 on, got {self.thinning!r}")
         for name in ("rho1", "rho2"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)!r}")

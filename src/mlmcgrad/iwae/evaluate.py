@@ -43,7 +43,7 @@ def negative_log_likelihood(
     y: Tensor,
     generator: torch.Generator,
     samples: int = 1000,
-    rows: int = 4096,
+    rows: int = 256,
 ) -> Measured:
     """Test NLL by the IWAE bound, in nats per image.
 
@@ -92,7 +92,7 @@ def squared_gradient_norm(
     candidates: int = 5,
     length: int = 64,
     repeats: int = 8,
-    chunk: int = 1024,
+    chunk: int = 256,
 ) -> Measured:
     """‖∇V(θ)‖² over a probe set, free of the noise of its estimates.
 
@@ -112,11 +112,12 @@ def squared_gradient_norm(
             f"{len(images)}"
         )
     gradient = MarkovGradient(
-        ISIR(model.log_weight, model.propose, candidates, rao_blackwell=True, batch=2 * chunk),
+        ISIR(model.log_weight, model.propose, candidates, rao_blackwell=True, batch=chunk),
         lambda z, y, mean, log_scale: -model.log_joint(z, y),
         Average(length),
         parameters=tuple(model.decoder.parameters()),
         chunk=chunk,
+        thinning=0.1 / length,  # as in training: most candidates have next to no weight
     )
     rows = []
     for part in images:

@@ -53,8 +53,10 @@ class Bernoulli:
 
     def log_prob(self, decoded: Tensor, y: Tensor) -> Tensor:
         """−Σ cross-entropy, (rows,)."""
-        loss = functional.binary_cross_entropy_with_logits(decoded, y, reduction="none")
-        return -loss.flatten(1).sum(1)
+        # y a − log(1 + e^a) takes half the time of torch's cross-entropy; beyond the threshold
+        # log(1 + e^a) is a in double precision too.
+        each = y * decoded - functional.softplus(decoded, threshold=40.0)
+        return each.sum((1, 2, 3))
 
     def mean(self, decoded: Tensor) -> Tensor:
         """σ(logit)."""

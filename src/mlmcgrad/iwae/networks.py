@@ -62,10 +62,10 @@ class Encoder(nn.Module):
         super().__init__()
         layers: list[nn.Module] = []
         for before, width in pairwise((sizes.shape[0], *sizes.channels)):
-            layers += [nn.Conv2d(before, width, 4, stride=2, padding=1), nn.ReLU()]
+            layers += [nn.Conv2d(before, width, 4, stride=2, padding=1), nn.ReLU(inplace=True)]
         layers.append(nn.Flatten())
         for before, width in pairwise((math.prod(sizes.inner), *sizes.hidden)):
-            layers += [nn.Linear(before, width), nn.ReLU()]
+            layers += [nn.Linear(before, width), nn.ReLU(inplace=True)]
         last = sizes.hidden[-1] if sizes.hidden else math.prod(sizes.inner)
         self.body = nn.Sequential(*layers, nn.Linear(last, 2 * sizes.latent))
 
@@ -87,12 +87,15 @@ class Decoder(nn.Module):
         widths = (sizes.latent, *reversed(sizes.hidden), math.prod(self.inner))
         dense: list[nn.Module] = []
         for before, width in pairwise(widths):
-            dense += [nn.Linear(before, width), nn.ReLU()]
+            dense += [nn.Linear(before, width), nn.ReLU(inplace=True)]
         self.dense = nn.Sequential(*dense[:-1])
         layers: list[nn.Module] = []
         if sizes.channels:
             for before, width in pairwise((*reversed(sizes.channels), outputs * sizes.shape[0])):
-                layers += [nn.ReLU(), nn.ConvTranspose2d(before, width, 4, stride=2, padding=1)]
+                layers += [
+                    nn.ReLU(inplace=True),
+                    nn.ConvTranspose2d(before, width, 4, stride=2, padding=1),
+                ]
         self.body = nn.Sequential(*layers)
 
     def forward(self, z: Tensor) -> Tensor:

@@ -10,11 +10,15 @@
 (`encoder="iwae"`), or the doubly reparameterised one, Σ_ℓ ω_ℓ² (∂ log w_ℓ/∂z) (∂z_ℓ/∂φ)
 (`encoder="dreg"`). These k draws are the first block of the chain: they are weighed once.
 
+All draws are weighed first, without a graph; then only the states that matter are decoded again
+and differentiated, for θ and φ in one pass (`shared.py`).
+
 V is maximised in the paper's Section 4; here −V is minimised (erratum 9).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias, get_args
@@ -23,12 +27,14 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.estimators import MLMC, Average, Estimator
-from mlmcgrad.gradient import MarkovGradient, accumulate
+from mlmcgrad.gradient import MarkovGradient, accumulate, check_value, report
+from mlmcgrad.iwae import shared
 from mlmcgrad.iwae.networks import LatentModel
 from mlmcgrad.kernels import ISIR, MALA, RWMH, FromStep, Kernel
 from mlmcgrad.levels import Assignment
+from mlmcgrad.measure import Measure, concatenate
 from mlmcgrad.schedules import Schedule
-from mlmcgrad.types import Estimate, FirstBlock, Start
+from mlmcgrad.types import Estimate, FirstBlock, Outcome, Plan, Start, take
 
 Method: TypeAlias = Literal["iwae", "br", "mlmc"]
 EncoderGradient: TypeAlias = Literal["iwae", "dreg"]
@@ -60,6 +66,8 @@ class Objective:
         encoder: gradient of φ.
         kernel: samples p_θ(z | y); `mala` and `rwmh` start from one draw of q.
         step_size: of `mala` and `rwmh`.
+        thinning: a state whose coefficient is below this part of the weight of a step is left out
+            at random, in a way that keeps the expectation; 0 keeps every state.
         chunk: states in one backward pass of the decoder.
         batch: draws weighed in one pass of the decoder.
     """
@@ -74,8 +82,9 @@ class Objective:
     encoder: EncoderGradient = "iwae"
     kernel: KernelName = "isir"
     step_size: float = 0.01
-    chunk: int = 1024
-    batch: int = 2048
+    thinning: float = 0.1
+    chunk: int = 256
+    batch: int = 256
 
     def __post_init__(self) -> None:
         for name, value, kind in (
@@ -91,6 +100,8 @@ class Objective:
                 f"candidates must be an integer from {least} on for method {self.method!r}, got "
                 f"{self.candidates!r}"
             )
+        if not 0.0 <= self.thinning < math.inf:
+            raise ValueError(f"thinning must be a finite number from 0 on, got {self.thinning!r}")
 
     @cached_property
     def gradient(self) -> MarkovGradient:
@@ -117,48 +128,71 @@ class Objective:
             generator=generator,
         )  # fmt: skip
         z = mean[:, None] + log_scale.exp()[:, None] * noise  # (batch, k, latent)
-        log_w = self._log_weights(z, y, mean, log_scale)  # (batch, k), with its graph
-        share = log_w.detach().double().softmax(1)
-        encoder = tuple(self.model.encoder.parameters())
-        phi = torch.autograd.grad(self._encoder_loss(log_w, share), encoder)
         context = (y, mean.detach(), log_scale.detach())
-        estimate = self._theta(z.detach(), log_w.detach(), context, n, generator)
-        accumulate(encoder, phi)
-        k = self.candidates
-        bound = (log_w.detach().double().logsumexp(1) - torch.tensor(float(k)).log()).mean()
+        log_w = self._weigh(z.detach(), context)  # (batch, k) float64
+        share = log_w.softmax(1)
+        weight = share.square() if self.encoder == "dreg" else share
+        plan, outcome, states = self._simulate(z.detach(), log_w, weight, context, n, generator)
+        theta = tuple(self.model.decoder.parameters())
+        slopes = shared.differentiate(self._loss, theta, states, y, weight.numel(), self.chunk)
+        check_value(slopes.value)
+        phi = tuple(self.model.encoder.parameters())
+        encoder_loss = self._encoder_loss(z, slopes.draws, weight, mean, log_scale)
+        accumulate(phi, torch.autograd.grad(encoder_loss, phi))
+        accumulate(theta, slopes.theta)
         return Step(
-            bound=float(bound),
-            estimate=estimate,
+            bound=float((log_w.logsumexp(1) - math.log(self.candidates)).mean()),
+            estimate=report(plan, outcome, slopes.value, slopes.count, theta),
             effective=float((1.0 / share.square().sum(1)).mean()),
             largest=float(share.max(1).values.mean()),
         )
 
-    def _theta(
-        self, z: Tensor, log_w: Tensor, context: tuple[Tensor, ...], n: int,
+    @torch.no_grad()
+    def _weigh(self, z: Tensor, context: tuple[Tensor, ...]) -> Tensor:
+        """Log weights of the first draws, (batch, k) float64."""
+        owner = torch.arange(len(z), device=z.device).repeat_interleave(z.shape[1])
+        flat = z.flatten(0, 1)
+        pieces = [
+            self.model.log_weight(flat[rows], *take(context, owner[rows]))
+            for rows in torch.arange(len(flat), device=z.device).split(self.batch)
+        ]
+        return torch.cat(pieces).double().reshape(z.shape[:2])
+
+    def _simulate(
+        self, z: Tensor, log_w: Tensor, weight: Tensor, context: tuple[Tensor, ...], n: int,
         generator: torch.Generator,
-    ) -> Estimate:  # fmt: skip
-        start: Start
-        if self.kernel != "isir":
-            start = z[:, 0]
-        elif self.candidates == 1:  # the ELBO: the draw itself, without a chain
-            return _single(self.gradient, z[:, 0], context, n, generator)
-        else:
+    ) -> tuple[Plan, Outcome, shared.States]:  # fmt: skip
+        """Run the chains; `weight` is that of the first draws in the gradient of φ."""
+        start: Start = z[:, 0]
+        if self.kernel == "isir" and self.candidates > 1:
             start = FirstBlock(z, log_w)
-        return self.gradient.backward(start, *context, n=n, generator=generator)
+        plan = self.gradient.estimator.plan(len(z), n, generator)
+        pieces: list[Measure] = []
+        outcome = self.gradient.kernel.run(start, context, plan, generator, pieces.append)
+        theta = concatenate(pieces)
+        states = (
+            shared.of_blocks(theta, weight)
+            if self.kernel == "isir"
+            else shared.side_by_side(theta, z, weight)
+        )
+        step = plan.values.abs().amax(1).to(z.device)[states.theta.owner]
+        return plan, outcome, shared.thin(states, self.thinning * step, self.thinning, generator)
 
-    def _log_weights(self, z: Tensor, y: Tensor, mean: Tensor, log_scale: Tensor) -> Tensor:
-        k = z.shape[1]
-        repeated = [t.repeat_interleave(k, 0) for t in (y, mean, log_scale)]
+    def _encoder_loss(
+        self, z: Tensor, slope: Tensor, weight: Tensor, mean: Tensor, log_scale: Tensor
+    ) -> Tensor:
+        """A scalar whose gradient in φ is the wanted one, mean over the batch.
+
+        −Σ b_ℓ log w_ℓ, with its part −Σ b_ℓ log p_θ(y, z_ℓ) given by its slope in z.
+        """
         if self.encoder == "dreg":  # the score of q with respect to φ is left out
-            repeated[1:] = [t.detach() for t in repeated[1:]]
-        return self.model.log_weight(z.flatten(0, 1), *repeated).reshape(-1, k)
+            mean, log_scale = mean.detach(), log_scale.detach()
+        flat = z.flatten(0, 1)
+        rows = (t.repeat_interleave(z.shape[1], 0) for t in (mean, log_scale))
+        log_q = self.model.log_q(flat, *rows)
+        return (slope * flat).sum() + (weight.flatten().to(flat.dtype) * log_q).sum() / len(z)
 
-    def _encoder_loss(self, log_w: Tensor, share: Tensor) -> Tensor:
-        """A scalar whose gradient in φ is the wanted one, mean over the batch."""
-        weight = share.square() if self.encoder == "dreg" else share
-        return -(weight.to(log_w.dtype) * log_w).sum(1).mean()
-
-    def _loss(self, z: Tensor, y: Tensor, mean: Tensor, log_scale: Tensor) -> Tensor:
+    def _loss(self, z: Tensor, y: Tensor, *_: Tensor) -> Tensor:
         return -self.model.log_joint(z, y)
 
     def _estimator(self) -> Estimator:
@@ -176,26 +210,16 @@ class Objective:
             return MALA(log_density, self.step_size)
         if self.kernel == "rwmh":
             return RWMH(log_density, self.step_size)
+        if self.candidates == 1:  # the ELBO: the draw itself
+            return FromStep(_stay)
         return ISIR(
-            self.model.log_weight, self.model.propose, max(self.candidates, 2),
-            self.rao_blackwell, self.batch,
+            self.model.log_weight, self.model.propose, self.candidates, self.rao_blackwell,
+            self.batch,
         )  # fmt: skip
 
 
-def _single(
-    gradient: MarkovGradient, z: Tensor, context: tuple[Tensor, ...], n: int,
-    generator: torch.Generator,
-) -> Estimate:  # fmt: skip
-    """The gradient at one draw of q: a chain of one step that stays where it is."""
-
-    def stay(x: Tensor, *_: Tensor, generator: torch.Generator) -> Tensor:
-        return x
-
-    still = MarkovGradient(
-        FromStep(stay), gradient.loss, gradient.estimator, parameters=gradient.parameters,
-        chunk=gradient.chunk,
-    )  # fmt: skip
-    return still.backward(z, *context, n=n, generator=generator)
+def _stay(z: Tensor, *_: Tensor, generator: torch.Generator) -> Tensor:
+    return z
 
 
 __all__ = ["EncoderGradient", "KernelName", "Method", "Objective", "Step"]

@@ -122,7 +122,7 @@ def _objective(config: Config, model: LatentModel) -> Objective:
         power(config.truncation_scale, config.truncation_exponent),
         rao_blackwell=config.rao_blackwell, assignment=config.assignment, base=config.base,
         encoder=config.encoder, kernel=config.kernel, step_size=config.step_size,
-        chunk=config.chunk, batch=2 * config.chunk,
+        thinning=config.thinning, chunk=config.chunk, batch=config.chunk,
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mlmcgrad.kernels.driver import Emit
 from mlmcgrad.kernels.selection import rao_blackwell, sampled
-from mlmcgrad.measure import Measure, drop
+from mlmcgrad.measure import Measure
 from mlmcgrad.types import Context, FirstBlock, Outcome, Plan, Start, check_rows, take
 
 
@@ -68,7 +68,10 @@ class ISIR:
         generator: torch.Generator,
         emit: Emit,
     ) -> Outcome:
-        """Simulate the planned chains and emit their signed measure."""
+        """Simulate the planned chains and emit their signed measure, all at once.
+
+        It has every candidate, those of weight 0 too: chain by chain, each from its first block on.
+        """
         fresh = self.candidates - 1
         order = plan.lengths.argsort(stable=True)
         lengths = plan.lengths[order]
@@ -91,7 +94,7 @@ class ISIR:
             local = torch.arange(len(chains), device=z.device) * (1 + fresh * length)
             kept.append(begin + local + selection.kept)
             moves += selection.moves
-        emit(drop(Measure(z, owner.to(z.device), torch.cat(pieces))))
+        emit(Measure(z, owner.to(z.device), torch.cat(pieces)))
         last = torch.empty_like(z[: len(order)])
         last[order] = z[torch.cat(kept)]
         return Outcome(last, len(owner), moves, invalid)
