@@ -36,7 +36,7 @@ PRESETS: dict[str, Preset] = {
         "test_images": 100, "probe_images": 1500, "probe_length": 4, "probe_repeats": 3,
     }),
     # Small batches: more iterations, and longer chains T_n, for the same time.
-    "cpu": Preset("cifar10", seeds=3, iterations=512, stretch=3, train={
+    "cpu": Preset("cifar10", seeds=3, iterations=576, stretch=3, train={
         "batch_size": 32, "test_images": 32, "log_every": 8,
         "probe_images": 256, "probe_length": 8, "probe_repeats": 8,
     }),
