@@ -125,8 +125,10 @@ def test_markdown_has_every_claim() -> None:
     text = claims_markdown.page(["digits"], [Reproduction(Path(), about, [])], [found])
     assert text.startswith("# Claims on digits\n\n`mlmcgrad reproduce`, unknown on 2 cores")
     rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert len(rows) == 2 + len(found)
-    assert {row.count(" | ") for row in rows} == {2}
+    sentences = {claim.paper for claim in found}
+    assert len(rows) == len(found) + 2 * len(sentences)
+    assert all(f"“{sentence}”" in text for sentence in sentences if sentence)
+    assert {row.count(" | ") for row in rows} == {1}
     (nll,) = (row for row in rows if "test NLL for equal network evaluations" in row)
     assert "−1.5 (" in nll
     assert "✓ holds |" in nll

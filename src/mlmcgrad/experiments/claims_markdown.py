@@ -9,17 +9,18 @@ from mlmcgrad.experiments.claims import Claim
 from mlmcgrad.experiments.gather import OPTIMIZERS, Reproduction
 
 
-def table(claims: Sequence[Claim]) -> str:
-    """One row for each number, one column for each optimizer; the sentence comes first."""
+def tables(claims: Sequence[Claim]) -> str:
+    """A table under each sentence: a row for each number, a column for each optimizer."""
     present = {claim.optimizer for claim in claims}
     optimizers = [label for name, label in OPTIMIZERS.items() if name in present]
-    head = ["the paper", "measured", *optimizers]
-    lines = [_row(head), _row(["---"] * len(head))]
+    head = ["measured", *optimizers]
+    parts: dict[str, list[str]] = {}
     for group in report_tables.claim_groups(claims):
         cells = {row["optimizer"]: _cell(row) for row in group["rows"]}
-        paper = group["paper"] or "(beyond the paper)"
-        lines.append(_row([paper, group["measured"], *(cells.get(o, "") for o in optimizers)]))
-    return "\n".join(lines) + "\n"
+        title = f"“{group['paper']}”" if group["paper"] else "Beyond the paper"
+        rows = parts.setdefault(title, [_row(head), _row(["---"] * len(head))])
+        rows.append(_row([group["measured"], *(cells.get(o, "") for o in optimizers)]))
+    return "\n".join(f"**{title}**\n\n" + "\n".join(rows) + "\n" for title, rows in parts.items())
 
 
 def page(names: Sequence[str], reproductions: Sequence[Reproduction],
@@ -34,7 +35,7 @@ def page(names: Sequence[str], reproductions: Sequence[Reproduction],
             f"# Claims on {name}\n\n`{about.get('command', '')}`, {lasted} on "
             f"{about.get('cores', '?')} cores, commit {about.get('commit') or 'unknown'}. "
             "Mean over seeds, 95 % interval, verdict.\n\n"
-            f"{table(found)}\n" + "\n".join(notes)
+            f"{tables(found)}\n" + "\n".join(notes)
         )
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
@@ -47,4 +48,4 @@ def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-__all__ = ["page", "table"]
+__all__ = ["page", "tables"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from mlmcgrad.experiments.claims import HOLDS, Claim, evaluate
+from mlmcgrad.experiments.claims import FAILS, HOLDS, Claim, evaluate
 from mlmcgrad.experiments.gather import LABELS, Reproduction
 from mlmcgrad.experiments.report_tables import Diagnostics, diagnostics
 
@@ -20,12 +20,20 @@ def explained(reproduction: Reproduction) -> list[Claim]:
     found = []
     for claim in evaluate(reproduction):
         mine = rows.get((claim.optimizer, claim.method))
-        budget = claim.id.removeprefix("rb_").startswith("budget")
-        if budget and claim.verdict != HOLDS and mine is not None:
+        if mine is not None and _does_not_win(claim):
             note = "; ".join(filter(None, (claim.note, _reason(mine))))
             claim = dataclasses.replace(claim, note=note)
         found.append(claim)
     return found
+
+
+def _does_not_win(claim: Claim) -> bool:
+    """Whether a claim on budgets fails, or is undecided with a number on the wrong side."""
+    identity = claim.id.removeprefix("rb_")
+    if not identity.startswith("budget") or claim.verdict == HOLDS:
+        return False
+    even = 1.0 if identity.startswith("budget_ratio") else 0.0
+    return claim.verdict == FAILS or claim.value is None or claim.value > even
 
 
 def _reason(row: Diagnostics) -> str:
