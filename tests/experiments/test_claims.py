@@ -109,6 +109,23 @@ def test_beyond_the_paper_and_incomplete_runs() -> None:
     assert not _claims([])
 
 
+def test_against_iwae() -> None:
+    """IWAE: NLL 9 − log2 n at the cost 1/2; MLMC 8 − log2 n at 1: better per iteration only."""
+    runs = [
+        formula_run(lambda n, w=0.01 * seed, c=c: c + w - math.log2(n), cost=cost, seed=seed,  # type: ignore[misc]
+                    method=method)
+        for seed in (1, 2, 3) for method, c, cost in (("iwae", 9.0, 0.25), ("mlmc", 8.0, 1.0))
+    ]  # fmt: skip
+    found = _claims(runs)
+    assert set(found) == {"iwae_per_epoch", "iwae_budget_nll", "iwae_budget_nll_seconds"}
+    assert found["iwae_per_epoch"].value == pytest.approx(-1.0)
+    assert found["iwae_per_epoch"].verdict == HOLDS
+    # Both have spent 512 at n = 2048 (IWAE, −2) and n = 512 (MLMC, −1).
+    assert found["iwae_budget_nll"].value == pytest.approx(1.0)
+    assert found["iwae_budget_nll"].verdict == FAILS
+    assert found["iwae_budget_nll"].note == "at n = 512 (T = 45) against n = 2048 (T = 1)"
+
+
 def test_without_gradient_norms_there_are_no_claims_on_them() -> None:
     runs = _runs(offset=0.5)
     for run in runs:

@@ -20,8 +20,9 @@ def explained(reproduction: Reproduction) -> list[Claim]:
     found = []
     for claim in evaluate(reproduction):
         mine = rows.get((claim.optimizer, claim.method))
-        if mine is not None and _does_not_win(claim):
-            note = "; ".join(filter(None, (claim.note, _reason(mine))))
+        other = rows.get((claim.optimizer, "iwae" if "iwae_" in claim.id else "br"))
+        if mine is not None and other is not None and _does_not_win(claim):
+            note = "; ".join(filter(None, (claim.note, _reason(mine, other))))
             claim = dataclasses.replace(claim, note=note)
         found.append(claim)
     return found
@@ -29,22 +30,22 @@ def explained(reproduction: Reproduction) -> list[Claim]:
 
 def _does_not_win(claim: Claim) -> bool:
     """Whether a claim on budgets fails, or is undecided with a number on the wrong side."""
-    identity = claim.id.removeprefix("rb_")
+    identity = claim.id.removeprefix("rb_").removeprefix("iwae_")
     if not identity.startswith("budget") or claim.verdict == HOLDS:
         return False
     even = 1.0 if identity.startswith("budget_ratio") else 0.0
     return claim.verdict == FAILS or claim.value is None or claim.value > even
 
 
-def _reason(row: Diagnostics) -> str:
+def _reason(row: Diagnostics, other: Diagnostics) -> str:
     text = (
         f"at T = {row.truncation:.0f} the weights count as {row.effective:.1f} candidates and a "
         f"step moves with probability {row.acceptance:.2f}"
     )
-    if row.relative is not None:
+    if row.relative is not None and other.relative:
         text += (
-            f"; a gradient of {LABELS[row.method]} has {row.relative:.1f} times BR-IWAE's variance "
-            "× evaluations"
+            f"; a gradient of {LABELS[row.method]} has {row.relative / other.relative:.1f} times "
+            f"the variance × evaluations of {LABELS[other.method]}'s"
         )
     return text
 

@@ -53,9 +53,9 @@ def _one(config: Config) -> float:
     slope = max(0.0, float(np.median((seconds - quick) / np.maximum(evaluations - few, 1.0))))
     if config.method == "iwae":  # its steps are all alike
         slope = 0.0
-    n = np.unique(np.geomspace(1, config.iterations, _PLACES).round())
-    per_step = [quick + slope * (_evaluations(trainer, int(i)) - few) for i in n]
-    return float(np.trapezoid(per_step, n)) + quick + _tests(config, trainer, slope)
+    places = np.unique(np.geomspace(1, config.iterations, _PLACES).round())
+    per_step = [quick + slope * (_evaluations(trainer, int(n)) - few) for n in places]
+    return float(np.trapezoid(per_step, places)) + quick + _tests(config, trainer, slope)
 
 
 def _evaluations(trainer: Trainer, n: int) -> float:
