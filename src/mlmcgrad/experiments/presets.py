@@ -32,7 +32,7 @@ PRESETS: dict[str, Preset] = {
         "batch_size": 10, "nll_samples": 10, "test_images": 20, "log_every": 4,
         "probe_images": 30, "probe_length": 2, "probe_repeats": 3,
     }),
-    "quick": Preset("digits", seeds=3, iterations=768, stretch=4, train={
+    "quick": Preset("digits", seeds=3, iterations=640, stretch=4, train={
         "test_images": 100, "probe_images": 1500, "probe_length": 4, "probe_repeats": 3,
     }),
     # Small batches: more iterations, and longer chains T_n, for the same time.
