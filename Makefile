@@ -10,7 +10,7 @@ JOBS   ?= 2
 .PHONY: help setup test lint demo bench docs clean
 
 help:
-	@echo "make demo   the main job on embedded data: a table and a figure"
+	@echo "make demo   the paper on embedded data: training, claims, figures, a report"
 	@echo "make test   the whole test suite"
 	@echo "make lint   ruff and mypy"
 	@echo "make bench  speed against what one would use instead, as ratios"
@@ -35,7 +35,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 demo: $(STAMP)
-	$(BIN)/mlmcgrad demo --out runs/demo
+	$(BIN)/mlmcgrad reproduce --preset quick --resume
 
 # JAX and BlackJAX are only the other side of a comparison: they live in an environment of their own.
 $(BENCH)/.installed: pyproject.toml constraints.txt

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mlmcgrad.experiments import claims_markdown
 from mlmcgrad.experiments.claims import FAILS, HOLDS, UNDECIDED, Claim, evaluate
 from mlmcgrad.experiments.gather import Reproduction, TrainingRun
 from tests.experiments.test_compare import formula_run
@@ -28,11 +29,17 @@ def _runs(
     found = []
     for seed in range(1, seeds + 1):
         wiggle = spread * (seed - 2)
+
+        def nll(n: float, wiggle: float = wiggle) -> float:
+            return 9.5 + offset + wiggle - math.log2(n)
+
+        def gradient(n: float, wiggle: float = wiggle) -> float:
+            return float(n ** (slope + wiggle / 5.0))
+
         found += [
             formula_run(lambda n: 9.5 - math.log2(n), lambda n: n**-0.6, 4.0, br_last, seed, "br"),
-            formula_run(lambda n, w=wiggle: 9.5 + offset + w - math.log2(n),  # type: ignore[misc]
-                        lambda n, w=wiggle: n ** (slope + w / 5.0), 1.0, last, seed, method),
-        ]  # fmt: skip
+            formula_run(nll, gradient, 1.0, last, seed, method),
+        ]
     return found
 
 
@@ -102,6 +109,23 @@ def test_beyond_the_paper_and_incomplete_runs() -> None:
     assert not _claims([])
 
 
+def test_against_iwae() -> None:
+    """IWAE: NLL 9 − log2 n at the cost 1/2; MLMC 8 − log2 n at 1: better per iteration only."""
+    runs = [
+        formula_run(lambda n, w=0.01 * seed, c=c: c + w - math.log2(n), cost=cost, seed=seed,  # type: ignore[misc]
+                    method=method)
+        for seed in (1, 2, 3) for method, c, cost in (("iwae", 9.0, 0.25), ("mlmc", 8.0, 1.0))
+    ]  # fmt: skip
+    found = _claims(runs)
+    assert set(found) == {"iwae_per_epoch", "iwae_budget_nll", "iwae_budget_nll_seconds"}
+    assert found["iwae_per_epoch"].value == pytest.approx(-1.0)
+    assert found["iwae_per_epoch"].verdict == HOLDS
+    # Both have spent 512 at n = 2048 (IWAE, −2) and n = 512 (MLMC, −1).
+    assert found["iwae_budget_nll"].value == pytest.approx(1.0)
+    assert found["iwae_budget_nll"].verdict == FAILS
+    assert found["iwae_budget_nll"].note == "at n = 512 (T = 45) against n = 2048 (T = 1)"
+
+
 def test_without_gradient_norms_there_are_no_claims_on_them() -> None:
     runs = _runs(offset=0.5)
     for run in runs:
@@ -110,3 +134,19 @@ def test_without_gradient_norms_there_are_no_claims_on_them() -> None:
     assert set(_claims(runs)) == {
         "per_epoch", "budget_nll", "budget_ratio", "budget_nll_seconds", "budget_ratio_seconds"
     }  # fmt: skip
+
+
+def test_markdown_has_every_claim() -> None:
+    found = list(_claims(_runs(offset=0.5)).values())
+    about = {"settings": {"dataset": "digits"}, "command": "mlmcgrad reproduce", "cores": 2}
+    text = claims_markdown.page(["digits"], [Reproduction(Path(), about, [])], [found])
+    assert text.startswith("# Claims on digits\n\n`mlmcgrad reproduce`, unknown on 2 cores")
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    sentences = {claim.paper for claim in found}
+    assert len(rows) == len(found) + 2 * len(sentences)
+    assert all(f"“{sentence}”" in text for sentence in sentences if sentence)
+    assert {row.count(" | ") for row in rows} == {1}
+    (nll,) = (row for row in rows if "test NLL for equal network evaluations" in row)
+    assert "−1.5 (" in nll
+    assert "✓ holds |" in nll
+    assert "- budget_nll, AMSGrad: at n = 1024 (T = 64)" in text

@@ -9,6 +9,7 @@ With S(n) = ‖∇V(θ_n)‖², NLL(n) the test NLL, N the iterations of BR-IWAE
     budget_*     NLL, or log S, of MLMC minus that of BR when both have spent the same: as much as
                  the one that spent less in all
     budget_ratio what MLMC has spent when it reaches the NLL that BR ends with, over what BR spent
+    iwae_*       the same for plain IWAE instead of BR, which the paper does not compare with
 
 Runs with the same seed start from the same parameters and see the same data, so they are paired.
 Intervals are Student's over seeds, 95 %, for each claim alone.
@@ -50,7 +51,7 @@ class Claim:
     id: str
     dataset: str
     optimizer: str
-    method: str  # the one that is compared with BR-IWAE
+    method: str  # the one that is compared with BR-IWAE, or (`iwae_…`) with IWAE
     paper: str  # the paper's sentence; empty for what goes beyond it
     measured: str  # what the number is
     value: float | None  # None where no number can be given; the note says why
@@ -65,17 +66,19 @@ def evaluate(reproduction: Reproduction) -> list[Claim]:
     found: list[Claim] = []
     for optimizer in reproduction.optimizers:
         for method in ("mlmc", "mlmc-rb"):
-            pairs = _pairs(reproduction, method, optimizer)
-            if pairs:
-                found += _Judge(reproduction.dataset, optimizer, method, pairs).claims()
+            for baseline in ("br", "iwae"):
+                pairs = _pairs(reproduction, method, baseline, optimizer)
+                if pairs:
+                    judge = _Judge(reproduction.dataset, optimizer, method, pairs)
+                    found += judge.claims() if baseline == "br" else judge.against_iwae()
     return found
 
 
-def _pairs(reproduction: Reproduction, method: str, optimizer: str) -> list[Pair]:
-    """(MLMC, BR) for every seed of which both are complete."""
-    baseline = {run.seed: run for run in reproduction.of("br", optimizer)}
-    return [(run, baseline[run.seed]) for run in reproduction.of(method, optimizer)
-            if run.seed in baseline]  # fmt: skip
+def _pairs(reproduction: Reproduction, method: str, baseline: str, optimizer: str) -> list[Pair]:
+    """(MLMC, baseline) for every seed of which both are complete."""
+    others = {run.seed: run for run in reproduction.of(baseline, optimizer)}
+    runs = reproduction.of(method, optimizer)
+    return [(run, others[run.seed]) for run in runs if run.seed in others]
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,23 @@ class _Judge:
                 _where(self.pairs, axis),
             ))  # fmt: skip
             found.append(self._ratio(f"budget_ratio{suffix}", axis, words, label))
+        return found
+
+    def against_iwae(self) -> list[Claim]:
+        """Is it worth it at all? The paper does not ask."""
+        label = LABELS[self.method]
+        found = [self._claim(
+            "iwae_per_epoch", "", f"test NLL after equal iterations, {label} minus IWAE (nats)",
+            [at_end(m, b, "nll") for m, b in self.pairs], _below, "",
+        )]  # fmt: skip
+        for axis, words in _BUDGETS.items():
+            suffix = "" if axis == "evaluations" else f"_{axis}"
+            found.append(self._claim(
+                f"iwae_budget_nll{suffix}", "",
+                f"test NLL for equal {words}, {label} minus IWAE (nats)",
+                [matched(m, b, "nll", axis)[0] for m, b in self.pairs], _below,
+                _where(self.pairs, axis),
+            ))  # fmt: skip
         return found
 
     def _decay(self, label: str) -> Claim:
@@ -192,7 +212,7 @@ def _where(pairs: list[Pair], axis: str) -> str:
             np.log(pair[which].test("iteration")),
         ))) for pair in pairs]  # fmt: skip
         n.append(float(np.mean(places)))
-    t = [longest(pair, count) for pair, count in zip(pairs[0], n, strict=True)]
+    t = [longest(run, count) for run, count in zip(pairs[0], n, strict=True)]
     return f"at n = {n[0]:.0f} (T = {t[0]:.0f}) against n = {n[1]:.0f} (T = {t[1]:.0f})"
 
 

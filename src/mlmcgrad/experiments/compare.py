@@ -86,7 +86,9 @@ def reaches(run: TrainingRun, baseline: TrainingRun, axis: str) -> tuple[float, 
 
 
 def longest(run: TrainingRun, n: float) -> float:
-    """T_n, which both methods round down to what they can use."""
+    """T_n, which BR and MLMC round down to what they can use; the one step of IWAE is 1."""
+    if run.method == "iwae":
+        return 1.0
     return float(run.settings["truncation_scale"] * n ** run.settings["truncation_exponent"])
 
 

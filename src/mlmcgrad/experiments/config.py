@@ -172,8 +172,9 @@ class Reproduce:
     """Iterations of br, if not those of the preset."""
     stretch: int | None = None
     """The other methods run this many times as many; what they cost is still less."""
-    device: str = "cpu"
-    """Where to compute: cpu, cuda, …"""
+    device: str | None = None
+    """Where to compute: cpu, cuda, …; by default cpu, for the preset paper cuda where there is one.
+    """
 
     def __post_init__(self) -> None:
         for name, least in (("seeds", 1), ("jobs", 1), ("iterations", 16), ("stretch", 1)):

@@ -23,6 +23,8 @@ from mlmcgrad.iwae.trainer import Trainer
 # Chains are T_n = √n long: 1 and 16.
 _SHORT, _LONG = 1, 256
 _REPEATS = 3
+# Steps of an untrained model are slower: more of its states carry weight.
+_WARM_UP = 16
 _PLACES = 200
 
 
@@ -43,15 +45,17 @@ def forecast(runs: Iterable[Config]) -> float:
 def _one(config: Config) -> float:
     """Seconds of one run; its settings differ from those of its method by seed and optimizer."""
     trainer = Trainer(config, load(config))
+    for n in range(1, _WARM_UP + 1):
+        _step(trainer, n)
     points = [_step(trainer, n) for n in (_SHORT, _LONG) for _ in range(_REPEATS)]
     evaluations, seconds = np.array(points[_REPEATS:]).T
     few, quick = np.median(np.array(points[:_REPEATS]), axis=0)
     slope = max(0.0, float(np.median((seconds - quick) / np.maximum(evaluations - few, 1.0))))
     if config.method == "iwae":  # its steps are all alike
         slope = 0.0
-    n = np.unique(np.geomspace(1, config.iterations, _PLACES).round())
-    per_step = [quick + slope * (_evaluations(trainer, int(i)) - few) for i in n]
-    return float(np.trapezoid(per_step, n)) + quick + _tests(config, trainer, slope)
+    places = np.unique(np.geomspace(1, config.iterations, _PLACES).round())
+    per_step = [quick + slope * (_evaluations(trainer, int(n)) - few) for n in places]
+    return float(np.trapezoid(per_step, places)) + quick + _tests(config, trainer, slope)
 
 
 def _evaluations(trainer: Trainer, n: int) -> float:

@@ -32,11 +32,12 @@ PRESETS: dict[str, Preset] = {
         "batch_size": 10, "nll_samples": 10, "test_images": 20, "log_every": 4,
         "probe_images": 30, "probe_length": 2, "probe_repeats": 3,
     }),
-    "quick": Preset("digits", seeds=3, iterations=1024, stretch=4, train={
-        "probe_images": 1500, "probe_length": 8, "probe_repeats": 3,
+    "quick": Preset("digits", seeds=3, iterations=768, stretch=4, train={
+        "test_images": 100, "probe_images": 1500, "probe_length": 4, "probe_repeats": 3,
     }),
-    "cpu": Preset("cifar10", seeds=3, iterations=512, stretch=2, train={
-        "batch_size": 32, "test_images": 48, "log_every": 8,
+    # Small batches: more iterations, and longer chains T_n, for the same time.
+    "cpu": Preset("cifar10", seeds=3, iterations=576, stretch=3, train={
+        "batch_size": 32, "test_images": 32, "log_every": 8,
         "probe_images": 256, "probe_length": 8, "probe_repeats": 8,
     }),
     # 200 epochs of 391 batches; the paper does not say how large its batches are.
@@ -55,7 +56,16 @@ def filled(config: Reproduce) -> Reproduce:
     preset = PRESETS[config.preset]
     names = ("dataset", "seeds", "iterations", "stretch")
     missing = {name: getattr(preset, name) for name in names if getattr(config, name) is None}
-    return replace(config, out=config.folder, **missing)
+    device = config.device or _device(config.preset)
+    return replace(config, out=config.folder, device=device, **missing)
+
+
+def _device(preset: str) -> str:
+    if preset != "paper":
+        return "cpu"
+    import torch  # late: nothing else here needs it
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def training_runs(config: Reproduce) -> dict[str, Config]:
@@ -76,8 +86,9 @@ def training_runs(config: Reproduce) -> dict[str, Config]:
 def _training_run(config: Reproduce, optimizer: Any, method: str, seed: int) -> Config:
     assert config.iterations is not None
     assert config.stretch is not None
-    # Tests at N/16 · (1, √2, 2, …): one of them is at N.
-    grid = {"evaluate_grid": "geometric", "evaluate_every": config.iterations // 16}
+    assert config.device is not None
+    # Tests at N/8 · (1, √2, 2, …): one of them is at N.
+    grid = {"evaluate_grid": "geometric", "evaluate_every": config.iterations // 8}
     settings: dict[str, Any] = {**grid, **PRESETS[config.preset].train}
     return Config(
         dataset=config.dataset,  # type: ignore[arg-type]  # filled in

@@ -1,4 +1,4 @@
-"""The report of one or several reproductions: `report.html`, `summary.json` and `figures/`.
+"""The report of reproductions: `report.html`, `summary.json`, `claims.md` and `figures/`.
 
 Everything comes from the run folders. The page is one file: its figures and pictures are in it, and
 it needs neither a script nor the network.
@@ -15,13 +15,14 @@ from typing import Any
 import jinja2
 from rich.console import Console
 
-from mlmcgrad.experiments import plots, records, report_tables, reproduce_plot
-from mlmcgrad.experiments.claims import Claim, evaluate
+from mlmcgrad.experiments import claims_markdown, plots, records, report_tables, reproduce_plot
+from mlmcgrad.experiments.claims import Claim
 from mlmcgrad.experiments.config import Report
+from mlmcgrad.experiments.explain import explained
 from mlmcgrad.experiments.gather import LABELS, OPTIMIZERS, Reproduction, TrainingRun, gather
 from mlmcgrad.files import write_atomically
 
-REPORT = "report.html"
+REPORT, CLAIMS = "report.html", "claims.md"
 _TEMPLATE = "report.html.j2"
 _WHERE = ("iteration", "epoch", "evaluations", "seconds")
 _TEST = (*_WHERE, "nll")
@@ -32,7 +33,7 @@ def run(config: Report, console: Console | None = None) -> Path:
     """Build the report of the named folders; returns the path of the page."""
     console = console or Console()
     reproductions = [read(folder) for folder in config.folders]
-    claims = [evaluate(reproduction) for reproduction in reproductions]
+    claims = [explained(reproduction) for reproduction in reproductions]
     path = write(reproductions, claims, config.folder)
     console.print(f"report: {path}", style="bold", highlight=False, soft_wrap=True)
     return path
@@ -81,6 +82,8 @@ def write(
         folder = out / reproduce_plot.FIGURES
         reproduce_plot.draw(reproduction, folder / _slug(name) if len(names) > 1 else folder)
     records.write_json(out / records.SUMMARY, report_tables.summary(reproductions, claims, names))
+    markdown = claims_markdown.page(names, reproductions, claims)
+    write_atomically(out / CLAIMS, markdown.encode())
     parts = [_part(*each) for each in zip(names, reproductions, claims, strict=True)]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("mlmcgrad.experiments", "."),
@@ -127,7 +130,7 @@ def _figures(name: str, reproduction: Reproduction) -> dict[str, Any]:
                 text = f"{of} against {against}, {OPTIMIZERS[optimizer]}, on {name}"
                 panels[quantity, optimizer, axis] = _image(drawn, text)
     paper = [
-        {"title": f"{of}, {OPTIMIZERS[optimizer]}",
+        {"title": f"{of[0].upper()}{of[1:]}, {OPTIMIZERS[optimizer]}",
          "panels": [panels[quantity, optimizer, axis] for axis in ("epoch", "evaluations")],
          "seconds": panels[quantity, optimizer, "seconds"]}
         for optimizer in reproduction.optimizers

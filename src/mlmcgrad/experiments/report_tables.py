@@ -45,7 +45,7 @@ def summary(reproductions: Sequence[Reproduction], claims: Sequence[Sequence[Cla
             names: Sequence[str]) -> dict[str, Any]:  # fmt: skip
     """What `summary.json` holds."""
     return {
-        "claims": [dataclasses.asdict(claim) for part in claims for claim in part],
+        "claims": [_finite(dataclasses.asdict(claim)) for part in claims for claim in part],
         "final": [row for r in reproductions for row in final(r)],
         "failed": [{"dataset": r.dataset, **row} for r in reproductions for row in failed(r)],
         "diagnostics": [{"dataset": r.dataset, **dataclasses.asdict(row)}
@@ -219,6 +219,12 @@ def duration(seconds: float | None) -> str:
 def dataset(reproduction: Reproduction) -> str:
     """Its dataset as people write it."""
     return DATASETS.get(reproduction.dataset, reproduction.dataset)
+
+
+def _finite(record: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity: an interval without an end has None there."""
+    return {key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in record.items()}  # fmt: skip
 
 
 def _spread(values: list[float]) -> str:

@@ -17,9 +17,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mlmcgrad.experiments import records, report
-from mlmcgrad.experiments.claims import evaluate
+from mlmcgrad.experiments import records, report, report_tables
 from mlmcgrad.experiments.config import Reproduce
+from mlmcgrad.experiments.explain import explained
 from mlmcgrad.experiments.fleet import complete, run_fleet
 from mlmcgrad.experiments.gather import LABELS, OPTIMIZERS
 from mlmcgrad.experiments.presets import filled, training_runs
@@ -37,17 +37,12 @@ def run(config: Reproduce, console: Console | None = None) -> dict[str, Any]:
     config = filled(config)
     runs = training_runs(config)
     about = _open(config, runs)
-    start = time.monotonic()
-    _announce(config, runs, console)
-    try:
-        errors = run_fleet(runs, config.jobs, console)
-    finally:
-        about["seconds"] = round(about.get("seconds", 0.0) + time.monotonic() - start, 1)
-        about["finished"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        records.write_json(config.folder / records.CONFIG, about)
+    left = [run for run in runs.values() if not complete(run)]
+    _announce(config, len(runs), left, console)
+    errors = _train(config, runs, about, console) if left else {}
     with console.status("drawing the figures"):
         found = report.read(config.folder)
-        path = report.write([found], [evaluate(found)], config.folder)
+        path = report.write([found], [explained(found)], config.folder)
     summary: dict[str, Any] = records.read_json(config.folder / records.SUMMARY)
     _print(summary, console)
     console.print(f"report: {path}", style="bold", highlight=False, soft_wrap=True)
@@ -58,6 +53,19 @@ def run(config: Reproduce, console: Console | None = None) -> dict[str, Any]:
             "command with --resume tries them again"
         )
     return summary
+
+
+def _train(
+    config: Reproduce, runs: dict[str, Config], about: dict[str, Any], console: Console
+) -> dict[str, str]:
+    """Train what is not complete, and write down how long it took; the errors of failed runs."""
+    start = time.monotonic()
+    try:
+        return run_fleet(runs, config.jobs, console)
+    finally:
+        about["seconds"] = round(about.get("seconds", 0.0) + time.monotonic() - start, 1)
+        about["finished"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        records.write_json(config.folder / records.CONFIG, about)
 
 
 def _open(config: Reproduce, runs: dict[str, Config]) -> dict[str, Any]:
@@ -90,8 +98,7 @@ def _open(config: Reproduce, runs: dict[str, Config]) -> dict[str, Any]:
         "commit": _commit(),
         "cores": os.cpu_count(),
     }
-    if "seconds" in before:
-        about["seconds"] = before["seconds"]
+    about |= {name: before[name] for name in ("seconds", "finished") if name in before}
     records.write_json(path, about)
     return about
 
@@ -109,34 +116,22 @@ def command(config: Reproduce) -> str:
     return " ".join(words)
 
 
-def _announce(config: Reproduce, runs: dict[str, Config], console: Console) -> None:
-    left = [run for run in runs.values() if not complete(run)]
+def _announce(config: Reproduce, count: int, left: list[Config], console: Console) -> None:
     console.print(
-        f"{len(runs)} runs on {config.dataset}: {', '.join(LABELS[m] for m in config.methods)}; "
+        f"{count} runs on {config.dataset}: {', '.join(LABELS[m] for m in config.methods)}; "
         f"{', '.join(OPTIMIZERS[o] for o in config.optimizer)}; {config.seeds} seeds; "
         f"BR-IWAE {config.iterations} iterations, the others {config.stretch} times as many",
         highlight=False,
     )
-    if len(left) < len(runs):
-        console.print(f"{len(runs) - len(left)} of them are complete already", highlight=False)
+    if len(left) < count:
+        console.print(f"{count - len(left)} of them are complete already", highlight=False)
     if left and config.preset != "smoke":
         from mlmcgrad.experiments.forecast import forecast
 
         with console.status("measuring how long it will take"):
-            seconds = forecast(left) / config.jobs
-        console.print(
-            f"estimated time with {config.jobs} runs side by side: {duration(seconds)}",
-            style="bold", highlight=False,
-        )  # fmt: skip
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them."""
-    if seconds < 90.0:
-        return f"{seconds:.0f} s"
-    if seconds < 5400.0:
-        return f"{seconds / 60.0:.0f} min"
-    return f"{seconds / 3600.0:,.1f} hours"
+            time_needed = report_tables.duration(forecast(left) / config.jobs)
+        console.print(f"estimated time with {config.jobs} runs side by side: {time_needed}",
+                      style="bold", highlight=False)  # fmt: skip
 
 
 def _commit() -> str | None:
@@ -168,4 +163,4 @@ def _print(summary: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
-__all__ = ["command", "duration", "run"]
+__all__ = ["command", "run"]

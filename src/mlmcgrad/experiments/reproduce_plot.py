@@ -14,11 +14,11 @@ from typing import TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from mlmcgrad.experiments import curves
 from mlmcgrad.experiments.curves import Curve
-from mlmcgrad.experiments.gather import LABELS, OPTIMIZERS, Array, Reproduction
+from mlmcgrad.experiments.gather import LABELS, OPTIMIZERS, Array, Reproduction, TrainingRun
 from mlmcgrad.experiments.plots import COLOURS, MARKERS, TEXT_AS_TEXT, panels
 
 FIGURES = "figures"
@@ -28,6 +28,7 @@ AXES = {
     "evaluations": "network evaluations (millions)",
     "seconds": "seconds of training",
 }
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _UNIT = {"epoch": 1.0, "evaluations": 1e-6, "seconds": 1.0}
 
 Panel: TypeAlias = Callable[[Axes], None]
@@ -82,7 +83,8 @@ def tests(reproduction: Reproduction, optimizer: str, quantity: str, axis: str) 
             _log_ticks(axes, "y")
         axes.set_xscale("log")
         _log_ticks(axes, "x")
-        _legend(axes, drawn, note=f"; {left_out} means ≤ 0 not drawn" if left_out else "")
+        note = f"\n{left_out} point{'s' * (left_out > 1)} not drawn: mean ≤ 0" if left_out else ""
+        _legend(axes, drawn, note=note)
 
     return panel
 
@@ -104,11 +106,12 @@ def levels(reproduction: Reproduction) -> Panel:
                   label="law 2⁻ᵏ")  # fmt: skip
         axes.set_yscale("log")
         axes.set_ylim(0.5 * found.law[-1], 2.0)
-        names = [str(k) for k in found.level]
-        axes.set_xticks(found.level, [*names[:-1], f"≥{names[-1]}"], fontsize=8)
+        names = [*map(str, found.level[:-1]), f"≥{found.level[-1]}"]
+        every = 1 if len(names) <= 14 else 2
+        axes.set_xticks(found.level[::-every], names[::-every], fontsize=8)
         axes.grid(axis="x", visible=False)
         _log_ticks(axes, "y")
-        axes.legend(fontsize=8, title=f"{found.draws:,} draws", title_fontsize=8)
+        axes.legend(fontsize=8, title=f"{found.draws:,} draws", title_fontsize=8, alignment="left")
 
     return panel
 
@@ -145,7 +148,8 @@ def _curve(axes: Axes, method: str, curve: Curve, floor: float | None) -> int:
     colour = COLOURS[method]
     mean, low, high = curve.mean, curve.low, curve.high
     if floor is not None:
-        mean, low, high = np.where(mean > 0.0, mean, np.nan), *np.maximum([low, high], floor)
+        mean = np.where(mean > 0.0, mean, np.nan)
+        low, high = np.maximum(low, floor), np.maximum(high, floor)
     if curve.seeds > 1:
         axes.fill_between(curve.x, low, high, color=colour, alpha=0.18, lw=0)
     axes.plot(curve.x, mean, color=colour, marker=MARKERS[method], ms=4.5, mec="white", mew=0.6,
@@ -163,17 +167,20 @@ def _rate(axes: Axes, reproduction: Reproduction, optimizer: str, axis: str) -> 
     if fixed is None or guide is None:
         return
     runs = reproduction.of(guide, optimizer)
+    scale = fixed[1] / curves.rate(np.array(fixed[0]))
+    begin, end = known[guide].x[[0, -1]]
+    iterations = np.geomspace(max(2.0, begin), max(2.0, end), 60)
+    note = (f"through the mean at epoch {_place(runs, 'epoch', np.array(fixed[0])):.2g}"
+            if axis == "epoch" else f"N as in {LABELS[guide]}")  # fmt: skip
+    axes.plot(_UNIT[axis] * _place(runs, axis, iterations), scale * curves.rate(iterations), "--",
+              color=COLOURS["theory"], lw=1.2, label=f"(log N)²/√N, {note}")  # fmt: skip
+
+
+def _place(runs: list[TrainingRun], axis: str, iterations: Array) -> Array:
+    """Where some iterations are on an axis, in the mean over runs; epochs are linear in them."""
     where = curves.tests(runs, axis, "iteration")
     assert where is not None  # every test says where it was made
-    scale = fixed[1] / curves.rate(np.array(fixed[0]))
-    begin = max(2.0, where.x[0])
-    iterations = np.geomspace(begin, max(begin, where.x[-1]), 60)
-    epoch = curves.tests(runs, "epoch", "iteration")
-    assert epoch is not None
-    note = (f"through the mean at epoch {float(epoch.at(fixed[0])):.2g}" if axis == "epoch"
-            else f"N as in {LABELS[guide]}")  # fmt: skip
-    axes.plot(_UNIT[axis] * where.at(iterations), scale * curves.rate(iterations), "--",
-              color=COLOURS["theory"], lw=1.2, label=f"(log N)²/√N, {note}")  # fmt: skip
+    return np.interp(iterations, where.x, where.mean)
 
 
 def _scaled(curve: Curve, unit: float) -> Curve:
@@ -181,16 +188,24 @@ def _scaled(curve: Curve, unit: float) -> Curve:
 
 
 def _floor(drawn: dict[str, Curve]) -> float:
-    """Where a logarithmic axis ends: bands that reach 0 or less are cut there."""
+    """Where a logarithmic axis ends: bands that reach 0 or less are cut there.
+
+    It leaves room for the legend below what falls.
+    """
     values: Array = np.concatenate([curve.mean for curve in drawn.values()])
-    return float(0.5 * min(values[values > 0.0], default=1.0))
+    positive = values[values > 0.0]
+    if not len(positive):
+        return 0.1
+    least, most = float(positive.min()), float(positive.max())
+    return 0.7 * least * (least / most) ** 0.5
 
 
 def _legend(axes: Axes, drawn: dict[str, Curve], of: str = "seeds", note: str = "") -> None:
     counts = sorted({curve.seeds for curve in drawn.values()})
     many = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     title = f"mean, min to max of {many} {of}" if counts[-1] > 1 else f"one {of[:-1]}"
-    axes.legend(fontsize=8, title=title + note, title_fontsize=8, alignment="left")
+    axes.legend(fontsize=8, title=title + note, title_fontsize=8, alignment="left",
+                frameon=True, framealpha=0.7, edgecolor="none")  # fmt: skip
 
 
 def _log_ticks(axes: Axes, which: str) -> None:
@@ -198,12 +213,20 @@ def _log_ticks(axes: Axes, which: str) -> None:
     axis = axes.xaxis if which == "x" else axes.yaxis
     low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
     decades = np.log10(high / low)
-    subs = (1.0,) if decades > 3.0 else (1.0, 2.0, 5.0)
+    subs: tuple[float, ...] = (1.0,) if decades > 3.0 else (1.0, 2.0, 5.0)
     if decades < 0.7:
         subs = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0)
     axis.set_major_locator(LogLocator(subs=subs))
-    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter(FuncFormatter(_tick))
+    axis.set_minor_locator(NullLocator())  # a third of the time and of the file, for no number
+
+
+def _tick(value: float, _: int | None = None) -> str:
+    if 1e-3 <= value < 1e6:
+        return f"{value:g}"
+    digits, exponent = f"{value:.0e}".split("e")
+    power = "10" + str(int(exponent)).translate(_SUPERSCRIPT)
+    return power if digits == "1" else f"{digits}·{power}"
 
 
 def _empty(axes: Axes) -> None:
