@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from mlmcgrad.iwae.likelihoods import Bernoulli, DiscretizedLogistic, Likelihood
-from mlmcgrad.iwae.networks import CIFAR10, DIGITS, LatentModel, Sizes
+from mlmcgrad.iwae.networks import CIFAR10, DIGITS, LatentModel, Sizes, upsample
 from tests.chains import rng
 
 MIXED = Sizes((1, 8, 8), latent=4, channels=(8,), hidden=(20, 10))
@@ -26,6 +26,20 @@ def test_log_q_is_the_normal_density() -> None:
     z = torch.randn(4, 3, generator=rng(1))
     expected = torch.distributions.Normal(mean, log_scale.exp()).log_prob(z).sum(1)
     assert torch.allclose(LatentModel.log_q(z, mean, log_scale), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_upsampling_is_the_transposed_convolution(channels: int) -> None:
+    """Values and gradients, in double precision."""
+    layer = torch.nn.ConvTranspose2d(5, channels, 4, stride=2, padding=1, dtype=torch.float64)
+    x = torch.randn(2, 5, 4, 6, dtype=torch.float64, generator=rng(1)).requires_grad_()
+    cotangent = torch.randn(2, channels, 8, 12, dtype=torch.float64, generator=rng(2))
+    found, expected = upsample(x, layer), layer(x)
+    assert torch.allclose(found, expected, atol=1e-13)
+    inputs = (x, *layer.parameters())
+    for a, b in zip(torch.autograd.grad(found, inputs, cotangent),
+                    torch.autograd.grad(expected, inputs, cotangent), strict=True):  # fmt: skip
+        assert torch.allclose(a, b, atol=1e-12)
 
 
 def test_parameters_come_from_the_generator_alone() -> None:

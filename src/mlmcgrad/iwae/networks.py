@@ -14,6 +14,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from mlmcgrad.iwae.likelihoods import Likelihood
 
@@ -100,9 +101,41 @@ class Decoder(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """What the likelihood needs."""
-        inner = self.dense(z).reshape(-1, *self.inner)
-        decoded: Tensor = self.body(inner.contiguous(memory_format=torch.channels_last))
-        return decoded
+        image = self.dense(z).reshape(-1, *self.inner)
+        if not len(self.body):
+            return image
+        image = image.contiguous(memory_format=torch.channels_last)
+        *layers, last = self.body
+        for layer in layers:
+            image = layer(image)
+        assert isinstance(last, nn.ConvTranspose2d)
+        return upsample(image, last)
+
+
+def upsample(x: Tensor, layer: nn.ConvTranspose2d) -> Tensor:
+    """A transposed convolution of size 4, stride 2, padding 1, as an ordinary one of size 2.
+
+    Output pixel 2i−1+α sees input pixels i−1 and i, through the weights 2+α and α: the same pixels
+    for α = 0 and 1. So the four phases of the output are four groups of channels on a grid of one
+    pixel more. For the few channels of an image this takes less than half the time of the
+    transposed convolution (and for many channels more).
+
+    Args:
+        x: (rows, before, h, w), channels last in memory.
+        layer: its weight is (before, channels, 4, 4).
+
+    Returns:
+        (rows, channels, 2h, 2w).
+    """
+    assert layer.bias is not None
+    before, channels = layer.weight.shape[:2]
+    phases = layer.weight.reshape(before, channels, 2, 2, 2, 2).flip(2, 4).permute(3, 5, 1, 0, 2, 4)
+    weight, bias = phases.reshape(4 * channels, before, 2, 2), layer.bias.repeat(4)
+    grid = functional.conv2d(x, weight, bias, padding=1)
+    rows, _, h, w = grid.shape
+    pixels = grid.permute(0, 2, 3, 1).reshape(rows, h, w, 2, 2 * channels)
+    fine = pixels.transpose(2, 3).reshape(rows, 2 * h, 2 * w, channels)
+    return fine[:, 1:-1, 1:-1].permute(0, 3, 1, 2)
 
 
 class LatentModel(nn.Module):
@@ -167,4 +200,4 @@ def _initialised(module: nn.Module, generator: torch.Generator) -> nn.Module:
     return module
 
 
-__all__ = ["CIFAR10", "DIGITS", "Decoder", "Encoder", "LatentModel", "Sizes"]
+__all__ = ["CIFAR10", "DIGITS", "Decoder", "Encoder", "LatentModel", "Sizes", "upsample"]
