@@ -1,5 +1,6 @@
 """What the README and the examples say is run."""
 
+import json
 import re
 import runpy
 import subprocess
@@ -8,6 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+
+from mlmcgrad.experiments import claims_markdown
+from mlmcgrad.experiments.claims import Claim
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -45,7 +49,7 @@ def test_every_make_target_named_exists() -> None:
 
 
 def test_every_path_named_exists() -> None:
-    for path in re.findall(r"`((?:src|docs|examples|benchmarks)/[\w./]*)`", README):
+    for path in re.findall(r"`((?:src|docs|examples|benchmarks|results)/[\w./]*)`", README):
         assert (ROOT / path).exists(), path
 
 
@@ -72,3 +76,34 @@ def test_boltzmann_example(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "examples" / "boltzmann.py"))["main"](iterations=3)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["CD-1", "average", "MLMC,"]
+
+
+RESULTS = sorted((ROOT / "results").glob("*/summary.json"))
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda p: p.parent.name)
+def test_results_say_the_same_everywhere(path: Path) -> None:
+    """Tables, summary and figures of a committed result belong together, and say whence."""
+    summary = json.loads(path.read_text(encoding="utf-8"))
+    text = (path.parent / "claims.md").read_text(encoding="utf-8")
+    assert claims_markdown.tables([Claim(**claim) for claim in summary["claims"]]) in text
+    (about,) = summary["reproductions"]
+    assert about["command"].startswith("mlmcgrad reproduce --preset ")
+    assert re.fullmatch("[0-9a-f]{40}", about["commit"])
+    assert about["seconds"] > 0
+    assert f"`{about['command']}`" in text
+    assert about["commit"] in text
+    assert not summary["failed"]
+    for row in summary["final"]:
+        assert {"method", "optimizer", "seed", "nll", "evaluations", "seconds"} <= set(row)
+    assert (path.parent / "figures" / "main.png").exists()
+
+
+def test_claims_in_the_readme_are_those_of_the_results() -> None:
+    section = README.split("## The paper, reproduced")[1].split("\n## ")[0]
+    for path in RESULTS:
+        rows = (path.parent / "claims.md").read_text(encoding="utf-8").splitlines()
+        part = section.split(f"`results/{path.parent.name}`")[1].split("`results/")[0]
+        quoted = [line for line in part.splitlines() if line.startswith("| ")]
+        assert len(quoted) > 5
+        assert set(quoted) <= set(rows)

@@ -197,7 +197,7 @@ def _floor(drawn: dict[str, Curve]) -> float:
     if not len(positive):
         return 0.1
     least, most = float(positive.min()), float(positive.max())
-    return 0.7 * least * (least / most) ** 0.5
+    return 0.7 * least * (least / most) ** 0.75
 
 
 def _legend(axes: Axes, drawn: dict[str, Curve], of: str = "seeds", note: str = "") -> None:
