@@ -1,6 +1,7 @@
 """Run every benchmark and print one table of ratios; `make bench` calls this.
 
-A ratio is the time of the alternative over ours, median over interleaved pairs with quartiles.
+A ratio is the time of the alternative over ours, median over interleaved pairs with quartiles; rows
+that name seconds, or what something costs, should be small instead.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT.parent))
 
-NAMES = ("mala_gradient", "isir_gradient", "cost_growth", "optimizers", "blackjax_mala")
+NAMES = (
+    "mala_gradient",
+    "isir_gradient",
+    "cost_growth",
+    "optimizers",
+    "overhead",
+    "blackjax_chains",
+)
 
 
 def main() -> int:

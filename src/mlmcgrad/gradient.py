@@ -185,15 +185,15 @@ class _Accumulator:
         self.shared = any(isinstance(c, Tensor) and c.requires_grad for c in context)
 
     def add(self, measure: Measure) -> None:
-        self.waiting.append(measure)
-        self.waiting_count += len(measure)
-        if self.waiting_count >= self.chunk:
-            measure = concatenate(self.waiting)
-            whole = len(measure) - len(measure) % self.chunk
-            for begin in range(0, whole, self.chunk):
-                self._differentiate(measure[begin : begin + self.chunk])
-            self.waiting = [measure[whole:]]
-            self.waiting_count = len(measure) - whole
+        # Cut, not joined first: a state is copied at most once on its way into a chunk.
+        while self.waiting_count + len(measure) >= self.chunk:
+            room = self.chunk - self.waiting_count
+            self._differentiate(concatenate([*self.waiting, measure[:room]]))
+            self.waiting, self.waiting_count = [], 0
+            measure = measure[room:]
+        if len(measure):
+            self.waiting.append(measure)
+            self.waiting_count += len(measure)
 
     def flush(self) -> None:
         if self.waiting_count:

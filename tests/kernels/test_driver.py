@@ -74,8 +74,13 @@ def test_noise_is_drawn_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(RWMH, "noise", noise)
     kernel = RWMH(lambda x: -0.5 * x.square().sum(1), 0.5)
-    run(kernel, torch.zeros(4, 2), _plan([300, 300, 10, 10]))
-    assert blocks == [10, driver._BLOCK_STEPS, 300 - 10 - driver._BLOCK_STEPS]
+    longest = driver._BLOCK_STEPS
+    run(kernel, torch.zeros(4, 2), _plan([longest + 30, longest + 30, 10, 10]))
+    assert blocks == [10, longest, 20]
+    blocks.clear()
+    wide = driver._BLOCK_NUMBERS // (4 * driver.STRIDE) - 1  # a little over STRIDE steps fit in
+    run(kernel, torch.zeros(4, wide), _plan([2 * driver.STRIDE] * 4))
+    assert blocks == [driver.STRIDE, driver.STRIDE]
 
 
 def test_rejections_are_merged() -> None:

@@ -148,9 +148,9 @@ def test_step_sizes_may_differ_between_coordinates() -> None:
     kernel = MALA(log_density, h)
     x0 = torch.randn(5, 2, dtype=torch.float64, generator=rng())
     state, _ = kernel.start(x0, ())
-    noise = kernel.noise(1, x0, rng(1))[0]
+    (noise,) = kernel.noise(1, x0, rng(1)).unbind()
     slope = 2.0 - x0.exp()
-    y = x0 + h * slope + (2.0 * h).sqrt() * noise.normal
+    y = x0 + h * slope + noise.jump
 
     def log_q(a: Tensor, b: Tensor) -> Tensor:
         mean, deviation = a + h * (2.0 - a.exp()), (2.0 * h).sqrt()

@@ -23,23 +23,41 @@ def decide(log_ratio: Tensor, log_uniform: Tensor) -> Tensor:
 
 
 class Noise(NamedTuple):
-    """What one step of a proposing kernel consumes."""
+    """What a step of a proposing kernel consumes; for a block, with the steps in front."""
 
-    normal: Tensor  # (chains, *shape)
+    jump: Tensor  # (chains, *shape): the random part of the proposed move
     log_uniform: Tensor  # (chains,)
 
+    def unbind(self) -> list[Noise]:
+        """The noise of each step of a block."""
+        pairs = zip(self.jump.unbind(), self.log_uniform.unbind(), strict=True)
+        return [Noise(jump, log_uniform) for jump, log_uniform in pairs]
 
-def proposal_noise(steps: int, x: Tensor, generator: torch.Generator) -> list[Noise]:
-    """Standard normals and log uniforms for a block of steps, drawn at once."""
+    def part(self, begin: int, steps: int) -> Noise:
+        """The noise of some steps of a block, as tensors of their own.
+
+        A copy, because a compiled graph depends on whether a tensor begins where its memory does.
+        """
+        return Noise(*(field[begin : begin + steps].clone() for field in self))
+
+
+def proposal_noise(
+    steps: int, x: Tensor, deviation: float | Tensor, generator: torch.Generator
+) -> Noise:
+    """Centred normals of that deviation, and log uniforms, for a block of steps."""
     options: Any = {"dtype": x.dtype, "device": x.device, "generator": generator}
-    normal = torch.randn(steps, *x.shape, **options)
+    jump = torch.randn(steps, *x.shape, **options).mul_(deviation)
     log_uniform = torch.rand(steps, x.shape[0], **options).log_()
-    return [Noise(z, u) for z, u in zip(normal.unbind(), log_uniform.unbind(), strict=True)]
+    return Noise(jump, log_uniform)
 
 
 def choose(accepted: Tensor, proposed: S, current: S) -> S:
     """The proposed state where it was accepted and the current one elsewhere, field by field."""
-    fields = [torch.where(_over(accepted, p), p, c) for p, c in zip(proposed, current, strict=True)]
+    over = accepted.reshape(accepted.shape + (1,) * (proposed[0].dim() - 1))
+    fields = [
+        torch.where(over if p.dim() > 1 else accepted, p, c)
+        for p, c in zip(proposed, current, strict=True)
+    ]
     return type(proposed)(*fields)
 
 
@@ -69,10 +87,6 @@ def check_floating(x: Tensor, kernel: str) -> None:
     """Refuse states that Gaussian noise cannot be added to."""
     if not x.is_floating_point():
         raise ValueError(f"x0 must have a floating-point dtype for {kernel}, got {x.dtype}")
-
-
-def _over(mask: Tensor, like: Tensor) -> Tensor:
-    return mask.reshape(mask.shape + (1,) * (like.dim() - 1))
 
 
 def _short(state: Tensor) -> str:

@@ -9,8 +9,8 @@ before the next one starts, so memory does not depend on the length of the chain
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeAlias, TypeVar, final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -23,8 +23,19 @@ S = TypeVar("S", bound="tuple[Tensor, ...]")
 
 # Numbers in the trajectory of one block, and its steps: enough to make the cost per block
 # vanish, small enough to stay in the cache. A constant, because the noise depends on it.
-_BLOCK_NUMBERS = 2**16
-_BLOCK_STEPS = 256
+_BLOCK_NUMBERS = 2**18
+_BLOCK_STEPS = 1024
+# Long blocks are a multiple of this, so that compiled kernels can take as many steps at a time.
+STRIDE = 8
+
+
+class Walk(NamedTuple, Generic[S]):
+    """Some steps of all chains."""
+
+    state: S  # after the last step
+    path: Tensor  # (steps, chains, *shape): the position after each step
+    moved: Tensor  # (steps, chains) bool: whether a step changed the position
+    valid: Tensor | None  # (steps, chains) bool: false for a proposal that could not be used
 
 
 class StepKernel(ABC, Generic[S]):
@@ -40,11 +51,11 @@ class StepKernel(ABC, Generic[S]):
 
     @abstractmethod
     def noise(self, steps: int, x: Tensor, generator: torch.Generator) -> Any:
-        """Randomness for a block of steps: an object that `[i]` gives the noise of step i of."""
+        """Randomness for a block of steps, in the form that `walk` takes it."""
 
     @abstractmethod
-    def advance(self, state: S, noise: Any, context: Context) -> tuple[S, Tensor, Tensor | None]:
-        """Next state; which chains moved, (chains,) bool; which proposals were valid, or None."""
+    def walk(self, state: S, noise: Any, context: Context) -> list[Walk[S]]:
+        """Make a block of steps, in one or several pieces; `steps` makes them one by one."""
 
     @property
     @abstractmethod
@@ -57,6 +68,31 @@ class StepKernel(ABC, Generic[S]):
     ) -> Outcome:
         """Simulate the planned chains from x0 and emit their signed measure."""
         return run_steps(self, x0, context, plan, generator, emit)
+
+
+def steps(
+    advance: Callable[[S, Any, Context], tuple[S, Tensor, Tensor | None]],
+    state: S,
+    noise: Iterable[Any],
+    context: Context,
+) -> Walk[S]:
+    """Make steps one by one.
+
+    Args:
+        advance: one step of all chains from a state with the noise of the step: the next state;
+            which chains moved, (chains,) bool; which proposals were valid, or None.
+        state: where the chains are.
+        noise: that of each step.
+        context: what the user's functions take after x.
+    """
+    path, moves, oks = [], [], []
+    for one in noise:
+        state, moved, valid = advance(state, one, context)
+        path.append(state[0])
+        moves.append(moved)
+        if valid is not None:
+            oks.append(valid)
+    return Walk(state, torch.stack(path), torch.stack(moves), torch.stack(oks) if oks else None)
 
 
 def run_steps(
@@ -89,23 +125,18 @@ def run_steps(
         plan = plan.select(slice(active))
         while step < end:
             steps = min(end - step, _block_steps(state[0]))
-            noise = kernel.noise(steps, state[0], generator)
-            path = state[0].new_empty((steps + 1, *state[0].shape))
-            moved = torch.empty((steps, active), dtype=torch.bool, device=path.device)
-            valid = torch.ones_like(moved)
-            path[0] = state[0]
-            for i in range(steps):
-                state, moved[i], ok = kernel.advance(state, noise[i], context)
-                path[i + 1] = state[0]
-                if ok is not None:
-                    valid[i] = ok
+            with torch.no_grad():
+                noise = kernel.noise(steps, state[0], generator)
+                walks = kernel.walk(state, noise, context)
+            path = torch.cat([state[0][None], *(walk.path for walk in walks)])
+            moved = torch.cat([walk.moved for walk in walks])
             weights = plan.weights(step + 1, step + steps)
             measure, carried = merge_runs(path, moved, weights, carried, order)
             # Discrete states come back again and again: one point each is enough.
             emit(measure if path.is_floating_point() else merge(measure))
             accepted += int(moved.sum())
-            invalid += int((~valid).sum())
-            step += steps
+            invalid += sum(int((~walk.valid).sum()) for walk in walks if walk.valid is not None)
+            state, step = walks[-1].state, step + steps
         ended = plan.lengths == end
         last[order[ended]] = state[0][ended]
         keep = ended & (carried != 0.0)
@@ -123,7 +154,8 @@ def _segments(lengths: Tensor) -> Iterator[tuple[int, int]]:
 
 
 def _block_steps(x: Tensor) -> int:
-    return max(1, min(_BLOCK_STEPS, _BLOCK_NUMBERS // max(1, x.numel())))
+    steps = max(1, min(_BLOCK_STEPS, _BLOCK_NUMBERS // max(1, x.numel())))
+    return steps if steps < STRIDE else steps - steps % STRIDE
 
 
-__all__ = ["Emit", "StepKernel", "run_steps"]
+__all__ = ["STRIDE", "Emit", "StepKernel", "Walk", "run_steps", "steps"]

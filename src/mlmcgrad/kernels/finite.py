@@ -12,7 +12,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels.driver import StepKernel
+from mlmcgrad.kernels.driver import StepKernel, Walk, steps
 from mlmcgrad.types import Context
 
 
@@ -74,6 +74,10 @@ class Finite(StepKernel[State]):
     def noise(self, steps: int, x: Tensor, generator: torch.Generator) -> Tensor:
         """Uniforms for a block of steps, (steps, chains)."""
         return torch.rand(steps, len(x), dtype=torch.float64, device=x.device, generator=generator)
+
+    def walk(self, state: State, noise: Tensor, context: Context) -> list[Walk[State]]:
+        """A block of transitions of every chain."""
+        return [steps(self.advance, state, noise, context)]
 
     def advance(self, state: State, noise: Tensor, context: Context) -> tuple[State, Tensor, None]:
         """One transition of every chain, by inverse CDF."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.kernels.acceptance import choose
-from mlmcgrad.kernels.driver import StepKernel
+from mlmcgrad.kernels.driver import StepKernel, Walk, steps
 from mlmcgrad.types import Context
 
 
@@ -46,7 +46,12 @@ class FromStep(StepKernel[State]):
         """The generator itself: how much noise a step takes is the user's business."""
         return [generator] * steps
 
-    @torch.no_grad()
+    def walk(
+        self, state: State, noise: list[torch.Generator], context: Context
+    ) -> list[Walk[State]]:
+        """A block of transitions of every chain."""
+        return [steps(self.advance, state, noise, context)]
+
     def advance(
         self, state: State, noise: torch.Generator, context: Context
     ) -> tuple[State, Tensor, Tensor | None]:
