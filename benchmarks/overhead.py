@@ -42,8 +42,8 @@ def run() -> list[Result]:
         helps.append(time.perf_counter() - start)
     return [
         backward,
-        summary("import mlmcgrad after torch, seconds", imports, 0.3, smaller=True),
-        summary("mlmcgrad --help, seconds", helps, 0.5, smaller=True),
+        summary("import mlmcgrad after torch, seconds", imports, 0.3, at_most=True),
+        summary("mlmcgrad --help, seconds", helps, 0.5, at_most=True),
     ]
 
 
@@ -83,7 +83,7 @@ def _backward() -> Result:
         gradient.backward(x0, n=1, generator=generator.manual_seed(0))
 
     name = "backward / its kernel and loss as bare calls"
-    return compare(name, bare, ours, target=1.05, repeats=31, smaller=True)
+    return compare(name, bare, ours, target=1.05, repeats=31, at_most=True)
 
 
 def _python(code: str) -> str:

@@ -22,6 +22,10 @@ NAMES = (
     "mala_gradient",
     "isir_gradient",
     "cost_growth",
+    "iwae_br_step",
+    "iwae_mlmc_step",
+    "iwae_cost",
+    "variance",
     "optimizers",
     "overhead",
     "blackjax_chains",
@@ -40,7 +44,7 @@ def main() -> int:
             str(row["name"]),
             f"{row['ratio']:.2f}",
             f"{row['low']:.2f} … {row['high']:.2f}",
-            f"{row['target']:.2f}",
+            f"{'≤' if row['at_most'] else '≥'} {row['target']:.2f}",
             "yes" if row["met"] else "no",
         )
     Console().print(table)

@@ -1,5 +1,6 @@
 """Settings: errors name the field, choices are those of the objective."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any, get_args
 
@@ -31,6 +32,10 @@ def test_the_choices_are_those_of_the_library() -> None:
     for name in ("Method", "EncoderGradient", "KernelName"):
         assert get_args(getattr(config, name)) == get_args(getattr(objective, name))
     assert get_args(config.Assignment) == get_args(levels.Assignment)
+    defaults = {field.name: field.default for field in dataclasses.fields(objective.Objective)}
+    for name in ("candidates", "rao_blackwell", "assignment", "base", "encoder", "kernel",
+                 "step_size", "thinning", "chunk"):  # fmt: skip
+        assert getattr(Config(), name) == defaults[name]
 
 
 def test_the_dataset_fills_in_what_is_left_open() -> None:

@@ -32,9 +32,6 @@ class States:
     phi: Tensor  # (points,) float64: b_j
     draw: Tensor  # (points,) int64: number of the state among the first draws, or −1
 
-    def __len__(self) -> int:
-        return len(self.theta)
-
     def __getitem__(self, rows: Tensor) -> States:
         return States(self.theta[rows], self.phi[rows], self.draw[rows])
 
@@ -139,7 +136,8 @@ def differentiate(
     along = (c != 0.0) & (b <= _LARGEST_RATIO * c.abs())  # φ is served by the pass of θ
     for rows in c.nonzero()[:, 0].split(chunk):
         amount, *gradients, at_z = backward(rows, c[rows], parameters)
-        torch._foreach_add_(theta, gradients)
+        for total, gradient in zip(theta, gradients, strict=True):
+            total += gradient
         value += amount
         inside = along[rows] & (b[rows] != 0.0)
         ratio = (b[rows] / c[rows])[inside].to(at_z.dtype)

@@ -1,0 +1,114 @@
+"""An MLMC-IWAE step against the network work in it, as bare calls on the same tensors.
+
+Batch 128 with balanced levels, which has just the level law: 64 chains of length 2, … 2 of length
+64, 2 of length 1. The passes of the decoder in a step are recorded and made again:
+
+    all          encoder forward and backward; decoder and likelihood on k + (t−1)(k−1) latents for
+                 each datum; the same with a graph, and backward, on the states that carry weight;
+    unavoidable  the decoder without the likelihood, and of the states that carry weight only the
+                 backward pass: their graph, which the step makes anew, is not timed.
+
+Processor time of one thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from benchmarks import networks
+from benchmarks.timing import Result, one_thread, seconds, summary
+from mlmcgrad.iwae import LatentModel, Objective
+
+K, T, REPEATS = 5, 64, 9
+
+
+@dataclass
+class Pass:
+    """One pass of the decoder."""
+
+    z: Tensor
+    y: Tensor
+    graph: bool
+    parameters: bool = False  # whether it was differentiated in θ, or only in z
+
+
+def run() -> list[Result]:
+    model, y, trained = networks.cifar10()
+    objective = Objective(model, "mlmc", K, T, assignment="balanced")
+
+    def step() -> None:
+        model.zero_grad()
+        objective.backward(y, n=1, generator=torch.Generator().manual_seed(0))
+
+    everything: list[float] = []
+    unavoidable: list[float] = []
+    with one_thread():
+        passes = record(model, step)
+        for repeat in range(REPEATS + 1):
+            ours, bare = seconds(step, time.process_time), _bare(model, y, passes)
+            if repeat:  # the first is the warm-up
+                everything.append(ours / sum(bare.values()))
+                unavoidable.append(ours / (bare["encoder"] + bare["decoder"] + bare["backward"]))
+    what = f"MLMC-IWAE step, T = {T}{'' if trained else ', untrained'}, over"
+    return [
+        summary(f"{what} its network calls", everything, target=1.10, at_most=True),
+        summary(f"{what} the unavoidable ones", unavoidable, target=1.10, at_most=True),
+    ]
+
+
+def record(model: LatentModel, step: Callable[[], object]) -> list[Pass]:
+    """The passes of the decoder in one step."""
+    passes: list[Pass] = []
+    log_joint = model.log_joint
+
+    def recorded(z: Tensor, y: Tensor) -> Tensor:
+        passes.append(Pass(z.detach(), y, torch.is_grad_enabled()))
+        return log_joint(z, y)
+
+    def differentiated(gradient: Tensor) -> None:
+        passes[-1].parameters = True
+
+    hook = next(model.decoder.parameters()).register_hook(differentiated)
+    model.log_joint = recorded  # type: ignore[method-assign]
+    try:
+        step()
+    finally:
+        hook.remove()
+        del model.log_joint
+    return passes
+
+
+def _bare(model: LatentModel, y: Tensor, passes: list[Pass]) -> dict[str, float]:
+    """Seconds of each kind of work."""
+    theta, phi = tuple(model.decoder.parameters()), tuple(model.encoder.parameters())
+    spent = dict.fromkeys(("encoder", "decoder", "likelihood", "graph", "backward"), 0.0)
+
+    @contextmanager
+    def timed(name: str) -> Iterator[None]:
+        start = time.process_time()
+        yield
+        spent[name] += time.process_time() - start
+
+    with timed("encoder"):
+        mean, log_scale = model.encoder(y)
+        torch.autograd.grad(mean.sum() + log_scale.sum(), phi)
+    for one in passes:
+        if one.graph:
+            z = one.z.requires_grad_()
+            with timed("graph"):
+                value = model.log_joint(z, one.y).sum()
+            with timed("backward"):
+                torch.autograd.grad(value, (*theta, z) if one.parameters else (z,))
+        else:
+            with torch.no_grad():
+                with timed("decoder"):
+                    decoded = model.decoder(one.z)
+                with timed("likelihood"):
+                    model.likelihood.log_prob(decoded, one.y)
+    return spent

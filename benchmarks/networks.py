@@ -1,0 +1,52 @@
+"""The CIFAR-10 networks in the state that training mostly finds them in.
+
+Which states carry weight depends on the networks: after a few hundred iterations one candidate of
+a step has nearly all of it. So they are trained for a minute, once; without the pictures the
+benchmarks run on random ones and say so.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from mlmcgrad import datasets
+from mlmcgrad.datasets import DataUnavailableError
+from mlmcgrad.iwae.config import Config
+from mlmcgrad.iwae.likelihoods import Bernoulli
+from mlmcgrad.iwae.networks import CIFAR10, LatentModel
+from mlmcgrad.iwae.source import Source
+from mlmcgrad.iwae.trainer import Trainer
+
+ITERATIONS, BATCH = 300, 32
+
+
+@cache
+def cifar10() -> tuple[LatentModel, Tensor, bool]:
+    """The model, 128 test images, and whether it is trained (and the images are pictures)."""
+    model = LatentModel(CIFAR10, Bernoulli(), torch.Generator().manual_seed(0))
+    try:
+        data = datasets.cifar10(fetch=False)
+    except DataUnavailableError:
+        Console().print("CIFAR-10 is not there (mlmcgrad data cifar10): untrained networks instead")
+        y = torch.rand(128, *CIFAR10.shape, generator=torch.Generator().manual_seed(1))
+        return model, y, False
+    source = Source(data.train, data.test, data.levels, CIFAR10)
+    model.load_state_dict(_trained(source))
+    return model, source.images(source.test, slice(0, 128), torch.device("cpu")), True
+
+
+def _trained(source: Source) -> dict[str, Tensor]:
+    path = Path(tempfile.gettempdir()) / f"mlmcgrad-bench-cifar10-{ITERATIONS}-{BATCH}.pt"
+    if not path.exists():
+        trainer = Trainer(Config(dataset="cifar10", batch_size=BATCH).resolved(), source)
+        for _ in range(ITERATIONS):
+            trainer.step()
+        torch.save(dict(trainer.model.state_dict()), path)
+    state: dict[str, Tensor] = torch.load(path, weights_only=True)
+    return state

@@ -1,0 +1,42 @@
+"""What the benchmarks compute besides times."""
+
+import pytest
+import torch
+from benchmarks.iwae_cost import averaged
+from benchmarks.iwae_mlmc_step import record
+from benchmarks.timing import Result, summary
+
+import mlmcgrad as mg
+from mlmcgrad.iwae import DIGITS, Bernoulli, LatentModel, Objective
+from tests.chains import rng
+
+
+def test_targets_have_a_direction() -> None:
+    assert Result("fast", 2.0, 1.9, 2.1, target=1.5).row()["met"] is True
+    assert Result("slow", 1.0, 0.9, 1.1, target=1.5).row()["met"] is False
+    assert Result("small", 1.0, 0.9, 1.1, target=1.5, at_most=True).row()["met"] is True
+    assert summary("large", [1.0, 2.0, 3.0], target=1.5, at_most=True).row() == {
+        "name": "large", "ratio": 2.0, "low": 1.0, "high": 3.0, "target": 1.5, "at_most": True,
+        "met": False,
+    }  # fmt: skip
+
+
+def test_the_level_law_averages_lengths_to_the_expected_length() -> None:
+    lengths = [2.0**k for k in range(11)]
+    for kappa, mean in enumerate(averaged(lengths), start=1):
+        assert mean == pytest.approx(mg.MLMC(2**kappa).expected_length(1))
+
+
+def test_the_recorded_passes_are_those_that_the_estimate_reports() -> None:
+    model = LatentModel(DIGITS, Bernoulli(), rng())
+    y = torch.rand(20, *DIGITS.shape, generator=rng(1))
+    objective = Objective(model, "mlmc", truncation=8)
+    estimates = []
+    passes = record(
+        model, lambda: estimates.append(objective.backward(y, n=1, generator=rng(2)).estimate)
+    )
+    (estimate,) = estimates
+    assert sum(len(p.z) for p in passes if not p.graph) == estimate.evaluations
+    assert sum(len(p.z) for p in passes if p.graph) == estimate.loss_evaluations
+    assert {p.parameters for p in passes if p.graph} == {True, False}
+    assert "log_joint" not in vars(model)
