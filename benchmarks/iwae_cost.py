@@ -92,13 +92,12 @@ def averaged(chain: list[float]) -> list[float]:
 
 
 def _straight(name: str, x: list[float], curves: list[list[float]]) -> Result:
-    """Largest ratio to the fitted line in each repetition; the name has the line of the medians."""
+    """Largest ratio to the fitted line in each repetition, and the line of the medians."""
     largest = []
     for curve in curves:
         fit = fit_line(x, curve)
-        largest.append(
-            max(s / (fit.intercept + fit.slope * a) for a, s in zip(x, curve, strict=True))
-        )
+        line = [fit.intercept + fit.slope * a for a in x]
+        largest.append(max(s / expected for s, expected in zip(curve, line, strict=True)))
     middle = fit_line(x, [statistics.median(column) for column in zip(*curves, strict=True)])
-    label = f"{name} (a = {middle.intercept:.3f}, b = {middle.slope:.3f}, R² = {middle.r2:.3f})"
-    return summary(label, largest, target=1.10, at_most=True)
+    note = f"a = {middle.intercept:.3f} s, b = {middle.slope:.4f} s, R² = {middle.r2:.3f}"
+    return summary(name, largest, target=1.10, at_most=True, note=note)

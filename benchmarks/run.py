@@ -32,18 +32,25 @@ NAMES = (
 )
 
 
-def main() -> int:
-    rows = []
+def main(names: list[str]) -> int:
+    """Run the named benchmarks and keep the rows of the others, or run all of them."""
+    if unknown := set(names) - set(NAMES):
+        sys.exit(f"benchmarks must be among {', '.join(NAMES)}, got {', '.join(sorted(unknown))}")
+    path = ROOT / "results.json"
+    before = json.loads(path.read_text(encoding="utf-8")) if names else []
+    rows = [row for row in before if row["benchmark"] not in names]
     with Progress(transient=True) as progress:
-        for name in progress.track(NAMES, description="benchmarks"):
-            rows += [result.row() for result in import_module(f"benchmarks.{name}").run()]
-    (ROOT / "results.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+        for name in progress.track(names or NAMES, description="benchmarks"):
+            results = import_module(f"benchmarks.{name}").run()
+            rows += [{"benchmark": name, **result.row()} for result in results]
+    rows.sort(key=lambda row: NAMES.index(row["benchmark"]))
+    path.write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     table = Table("benchmark", "ratio", "quartiles", "target", "met")
     for row in rows:
         table.add_row(
-            str(row["name"]),
-            f"{row['ratio']:.2f}",
-            f"{row['low']:.2f} … {row['high']:.2f}",
+            "\n".join(filter(None, (row["name"], row["note"]))),
+            _short(row["ratio"]),
+            f"{_short(row['low'])} … {_short(row['high'])}",
             f"{'≤' if row['at_most'] else '≥'} {row['target']:.2f}",
             "yes" if row["met"] else "no",
         )
@@ -51,5 +58,9 @@ def main() -> int:
     return 0
 
 
+def _short(ratio: float) -> str:
+    return f"{ratio:.2f}" if abs(ratio) >= 0.1 else f"{ratio:.1g}"
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

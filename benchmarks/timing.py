@@ -29,6 +29,7 @@ class Result:
     high: float
     target: float
     at_most: bool = False
+    note: str = ""
 
     @property
     def met(self) -> bool:
@@ -55,10 +56,12 @@ def compare(
     return summary(name, ratios, target, at_most)
 
 
-def summary(name: str, values: Sequence[float], target: float, at_most: bool = False) -> Result:
+def summary(
+    name: str, values: Sequence[float], target: float, at_most: bool = False, note: str = ""
+) -> Result:
     """Median and quartiles of repeated measurements."""
-    low, median, high = statistics.quantiles(values, n=4)
-    return Result(name, median, low, high, target, at_most)
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return Result(name, median, low, high, target, at_most, note)
 
 
 def seconds(function: Callable[[], object], clock: Clock = time.perf_counter) -> float:

@@ -65,7 +65,7 @@ def run() -> list[Result]:
         "linear-Gaussian": (_linear_gaussian, 128, 300)
     }
     if networks.cifar10()[2]:
-        problems["CIFAR-10"] = (_cifar10, 32, 100)
+        problems["CIFAR-10"] = (_cifar10, 32, 60)
     else:
         Console().print("variance on CIFAR-10 is skipped: the pictures are not there")
     with one_thread():
@@ -147,10 +147,12 @@ def _rows(problem: str, samples: dict[tuple[bool, Assignment, int], Sample]) -> 
 
 
 def _table(problem: str, rows: list[Row]) -> Table:
-    table = Table("estimator", "evaluations", "variance", "gain", "quartiles", title=problem)
+    table = Table(
+        "selection, levels, base", "evaluations", "variance", "gain", "quartiles", title=problem
+    )
     for row in rows:
         table.add_row(
-            f"{row.selection}, {row.levels}, base {row.base}", f"{row.evaluations:.1f}",
+            f"{row.selection}, {row.levels}, {row.base}", f"{row.evaluations:.1f}",
             f"{row.variance:.4g}", f"{row.gain:.2f}", f"{row.gain_low:.2f} … {row.gain_high:.2f}",
         )  # fmt: skip
     return table
