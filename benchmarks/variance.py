@@ -65,7 +65,7 @@ def run() -> list[Result]:
         "linear-Gaussian": (_linear_gaussian, 128, 300)
     }
     if networks.cifar10()[2]:
-        problems["CIFAR-10"] = (_cifar10, 32, 60)
+        problems["CIFAR-10"] = (_cifar10, 32, 100)
     else:
         Console().print("variance on CIFAR-10 is skipped: the pictures are not there")
     with one_thread():
