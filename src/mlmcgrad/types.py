@@ -32,11 +32,13 @@ class Plan:
 
     def weights(self, first: int, last: int) -> Tensor:
         """Weights of the steps first … last (counted from 1, both included): (steps, chains)."""
-        steps = torch.arange(first, last + 1, device=self.ends.device)
-        piece = (steps[:, None, None] > self.ends).sum(-1)  # (steps, chains)
-        inside = piece.clamp(max=self.ends.shape[1] - 1)
-        value = self.values.gather(1, inside.T).T
-        return torch.where(piece < self.ends.shape[1], value, 0.0)
+        steps = torch.arange(first, last + 1, device=self.ends.device)[:, None]
+        weights = self.values.new_zeros(())
+        for end, value in zip(
+            reversed(self.ends.unbind(1)), reversed(self.values.unbind(1)), strict=True
+        ):
+            weights = torch.where(steps <= end, value, weights)  # (steps, chains)
+        return weights
 
     def select(self, chains: Tensor | slice) -> Plan:
         """The plan of some of the chains, in the order given."""

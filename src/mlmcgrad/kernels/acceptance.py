@@ -34,11 +34,12 @@ class Noise(NamedTuple):
         return [Noise(jump, log_uniform) for jump, log_uniform in pairs]
 
     def part(self, begin: int, steps: int) -> Noise:
-        """The noise of some steps of a block, as tensors of their own.
+        """The noise of some steps of a block, as tensors that begin where their memory does.
 
-        A copy, because a compiled graph depends on whether a tensor begins where its memory does.
+        Whether they do is something that a compiled graph depends on.
         """
-        return Noise(*(field[begin : begin + steps].clone() for field in self))
+        fields = [field[begin : begin + steps] for field in self]
+        return Noise(*(fields if begin == 0 else [field.clone() for field in fields]))
 
 
 def proposal_noise(

@@ -119,7 +119,7 @@ def value_and_gradient(
     log_density: Callable[..., Tensor], x: Tensor, context: Context
 ) -> tuple[Tensor, Tensor]:
     """Log π(x) for every chain and its gradient in x, detached."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         return _traced(log_density, x, context)
     with torch.enable_grad():
         leaf = x.detach().requires_grad_()
