@@ -83,7 +83,7 @@ def _backward() -> Result:
         gradient.backward(x0, n=1, generator=generator.manual_seed(0))
 
     name = "backward / its kernel and loss as bare calls"
-    return compare(name, bare, ours, target=1.05, repeats=31, at_most=True)
+    return compare(name, bare, ours, target=1.05, repeats=101, at_most=True)
 
 
 def _python(code: str) -> str:

@@ -28,7 +28,8 @@ def train(options: dict[str, Any], iterations: int, seed: int) -> tuple[float, f
     pictures, test = (torch.from_numpy(data.as_floats(x)) for x in (data.train, data.test))
     rng = torch.Generator().manual_seed(seed)
     model = iwae.LatentModel(iwae.DIGITS, iwae.Bernoulli(), rng)
-    objective = iwae.Objective(model, truncation=mg.schedules.power(1.0, 0.5), **options)
+    length = mg.schedules.power(1.0, 0.5)
+    objective = iwae.Objective(model, truncation=length, chunk=1024, batch=1024, **options)
     optimizer = mg.optim.AMSGrad(model.parameters(), lr=mg.schedules.power(0.01, -0.5))
     spent = 0
     for n in range(1, iterations + 1):

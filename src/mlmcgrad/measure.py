@@ -154,6 +154,8 @@ def merge_runs(
     Returns:
         The measure of the stays that ended, and the weight of the states at the end, (chains,).
     """
+    if not (weights.any() or carried.any()):  # burn-in
+        return Measure(path[0, :0], owner[:0], carried[:0]), carried
     start = torch.zeros_like(moved[:1], dtype=torch.int64)
     stay = torch.cat([start, moved.cumsum(0)])  # (steps + 1, chains): number of the stay
     total = torch.cat([carried[None], torch.zeros_like(weights)])

@@ -34,7 +34,7 @@ def test_the_choices_are_those_of_the_library() -> None:
     assert get_args(config.Assignment) == get_args(levels.Assignment)
     defaults = {field.name: field.default for field in dataclasses.fields(objective.Objective)}
     for name in ("candidates", "rao_blackwell", "assignment", "base", "encoder", "kernel",
-                 "step_size", "thinning", "chunk"):  # fmt: skip
+                 "step_size", "thinning"):  # fmt: skip
         assert getattr(Config(), name) == defaults[name]
 
 
@@ -42,6 +42,7 @@ def test_the_dataset_fills_in_what_is_left_open() -> None:
     digits, cifar = Config().resolved(), Config(dataset="cifar10", latent=7).resolved()
     assert (digits.batch_size, digits.learning_rate, digits.latent) == (50, 0.01, 16)
     assert (cifar.batch_size, cifar.learning_rate, cifar.latent) == (128, 0.001, 7)
+    assert (digits.chunk, cifar.chunk) == (1024, 256)
     assert Config(seed=3).folder == Path("runs/digits-mlmc-3")
     assert Config().settings() == digits.settings()
 

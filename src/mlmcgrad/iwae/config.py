@@ -33,9 +33,9 @@ _COUNTS = (
 _POSITIVE = ("step_size", "learning_rate", "checkpoint_seconds")
 _BY_DATASET: dict[str, dict[str, Any]] = {
     "digits": {"batch_size": 50, "learning_rate": 0.01, "latent": 16, "evaluate_every": 500,
-               "test_images": 297},
+               "test_images": 297, "chunk": 1024},
     "cifar10": {"batch_size": 128, "learning_rate": 0.001, "latent": 100, "evaluate_every": 1000,
-                "test_images": 100},
+                "test_images": 100, "chunk": 256},
 }  # fmt: skip
 # What may differ on resuming: none of it changes a single number of the run.
 _FREE = {"out", "iterations", "resume", "checkpoint_every", "checkpoint_seconds", "tensorboard"}
@@ -111,8 +111,8 @@ class Config:
     """A checkpoint is written after this many seconds in any case."""
     thinning: float = 0.1
     """States below this part of a step's weight are left out at random, without bias; 0: none."""
-    chunk: int = 256
-    """States in one pass of the decoder: the memory limit, and what fits the processor's cache."""
+    chunk: int | None = None
+    """States in one pass of the decoder: bounds the memory; 1024 (digits) or 256 if not given."""
     threads: int = 1
     """Threads of torch; the last bits depend on it."""
     device: str = "cpu"

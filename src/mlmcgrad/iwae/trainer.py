@@ -117,6 +117,7 @@ def seed_for(seed: int, purpose: str) -> int:
 
 
 def _objective(config: Config, model: LatentModel) -> Objective:
+    assert config.chunk is not None
     return Objective(
         model, config.method, config.candidates,
         power(config.truncation_scale, config.truncation_exponent),

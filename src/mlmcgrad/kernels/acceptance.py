@@ -54,7 +54,7 @@ def proposal_noise(
 
 def choose(accepted: Tensor, proposed: S, current: S) -> S:
     """The proposed state where it was accepted and the current one elsewhere, field by field."""
-    over = accepted.reshape(accepted.shape + (1,) * (proposed[0].dim() - 1))
+    over = accepted.view(-1, *(1,) * (proposed[0].dim() - 1))
     fields = [
         torch.where(over if p.dim() > 1 else accepted, p, c)
         for p, c in zip(proposed, current, strict=True)

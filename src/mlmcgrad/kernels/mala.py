@@ -96,7 +96,7 @@ class MALA(StepKernel[State]):
         log_ratio = torch.sub(value - state.log_density, total, alpha=0.5)
         # A proposal outside the support is an ordinary rejection; anything else that leaves no
         # finite ratio (NaN, an infinite density or gradient) is refused and counted.
-        valid = (log_ratio.abs() < torch.inf) | (value == -torch.inf)
+        valid = (log_ratio.abs() < torch.inf) | value.isneginf()
         accepted = decide(log_ratio, noise.log_uniform) & valid
         return choose(accepted, State(y, value, gradient), state), accepted, valid
 
@@ -121,16 +121,16 @@ def value_and_gradient(
     """Log π(x) for every chain and its gradient in x, detached."""
     if torch.compiler.is_dynamo_compiling():
         return _traced(log_density, x, context)
+    leaf = x.detach().requires_grad_()
     with torch.enable_grad():
-        leaf = x.detach().requires_grad_()
         value = log_density(leaf, *context)
-        check_rows("log_density", value, x)
-        if not value.requires_grad:
-            raise ValueError(
-                "log_density must be differentiable in x for MALA, but its value does not depend "
-                "on x through differentiable operations; RWMH needs no gradient"
-            )
-        (gradient,) = torch.autograd.grad(value, leaf, torch.ones_like(value))
+    check_rows("log_density", value, x)
+    if not value.requires_grad:
+        raise ValueError(
+            "log_density must be differentiable in x for MALA, but its value does not depend "
+            "on x through differentiable operations; RWMH needs no gradient"
+        )
+    (gradient,) = torch.autograd.grad((value,), (leaf,), (torch.ones_like(value),))
     return value.detach(), gradient
 
 
