@@ -1,15 +1,21 @@
 """MALA and RWMH transitions against BlackJAX on JAX, with and without `compile=True`.
 
 Bayesian logistic regression, 200 observations, 20 coefficients, float32; the same step size,
-chains and steps on both sides. Both have all cores of the process; `taskset -c 0` gives both one,
-which suits BlackJAX better at these sizes. BlackJAX runs jitted: chains vectorised by vmap (none
-for a single one), steps in a scan. Only the chain is timed, with a loss that costs next to
-nothing. A single chain without compilation has no target.
+chains and steps on both sides. Both have all cores and use them as they do by themselves; then both
+have one core, which suits BlackJAX better at these sizes. BlackJAX runs jitted: chains vectorised
+by vmap (none for a single one), steps in a scan. Only the chain is timed, with a loss that costs
+next to nothing. A single chain without compilation has no target.
+
+How much of a step without compilation is not ours is timed too: the density and its gradient as
+bare calls, which every kernel in torch has to make.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -17,7 +23,7 @@ import torch
 from torch import Tensor
 
 import mlmcgrad as mg
-from benchmarks.timing import Result, compare
+from benchmarks.timing import Result, compare, one_core
 
 OBSERVATIONS, DIMENSION = 200, 20
 SIZES = {"MALA": 0.005, "RWMH": 0.1}
@@ -27,12 +33,27 @@ TARGETS = {(1, True): 0.5, (128, False): 0.6, (128, True): 1.3,
 
 
 def run() -> list[Result]:
+    several = _rows()
+    # JAX counts the cores when it starts, so that one core needs a process of its own.
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        single = pool.submit(_alone).result()
+    return several + [replace(row, name=f"{row.name}, one core") for row in single]
+
+
+def _alone() -> list[Result]:
+    with one_core():
+        return _rows()
+
+
+def _rows() -> list[Result]:
     rng = np.random.default_rng(0)
     features = rng.normal(size=(OBSERVATIONS, DIMENSION)).astype(np.float32)
     labels = (rng.random(OBSERVATIONS) < 0.5).astype(np.float32)
+    density = _log_density(features, labels)
     results = []
     for kernel in SIZES:
-        made = {c: _kernel(kernel, c, features, labels) for c in (False, True)}
+        kind = mg.kernels.MALA if kernel == "MALA" else mg.kernels.RWMH
+        made = {c: kind(density, SIZES[kernel], compile=c) for c in (False, True)}
         for chains, steps in STEPS.items():
             theirs, accepted = _blackjax(kernel, chains, steps, features, labels)
             for compiled, ours in made.items():
@@ -50,18 +71,30 @@ def run() -> list[Result]:
                         target=TARGETS[chains, compiled],
                     )
                 )
+            if (kernel, chains) == ("MALA", 128):
+                name = "only density and gradient, 128 chains / BlackJAX's MALA"
+                bare = _bare(density, chains, steps)
+                results.append(compare(name, bare, theirs, target=TARGETS[chains, False]))
     return results
 
 
-def _kernel(name: str, compiled: bool, features: Any, labels: Any) -> mg.kernels.Kernel:
+def _log_density(features: Any, labels: Any) -> Callable[[Tensor], Tensor]:
     x, y = torch.from_numpy(features), torch.from_numpy(labels)
 
     def log_density(w: Tensor) -> Tensor:
         logits = w @ x.T
         return logits @ y - torch.nn.functional.softplus(logits).sum(1) - 0.5 * w.square().sum(1)
 
-    kind = mg.kernels.MALA if name == "MALA" else mg.kernels.RWMH
-    return kind(log_density, SIZES[name], compile=compiled)
+    return log_density
+
+
+def _bare(density: Callable[[Tensor], Tensor], chains: int, steps: int) -> Callable[[], None]:
+    def calls() -> None:
+        for _ in range(steps):
+            w = torch.zeros(chains, DIMENSION, requires_grad=True)
+            torch.autograd.grad(density(w).sum(), w)
+
+    return calls
 
 
 def _gradient(kernel: mg.kernels.Kernel, chains: int, steps: int) -> Callable[[], mg.Estimate]:

@@ -121,7 +121,8 @@ class Run:
         own = torch.Generator(trainer.device).manual_seed(
             seed_for(config.seed, f"probe {trainer.iteration}")
         )
-        assert self._probe is not None and config.chunk is not None
+        assert self._probe is not None
+        assert config.chunk is not None
         with self.guarded():
             norm = squared_gradient_norm(
                 trainer.model, self._probe, own, max(config.candidates, 2), config.probe_length,

@@ -26,9 +26,9 @@ class Source:
     sizes: Sizes
 
     def images(self, which: NDArray[np.uint8], rows: Any, device: torch.device) -> Tensor:
-        """Some rows as float32 in [0, 1]."""
+        """Some rows as float32 in [0, 1], with the channels last as the networks have them."""
         values = np.asarray(which[rows]).astype(np.float32) / np.float32(self.levels - 1)
-        return torch.from_numpy(values).to(device)
+        return torch.from_numpy(values).to(device, memory_format=torch.channels_last)
 
     def about(self) -> dict[str, Any]:
         """What must be the same when a run is resumed."""
