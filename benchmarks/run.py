@@ -10,6 +10,7 @@ import json
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
@@ -45,17 +46,32 @@ def main(names: list[str]) -> int:
             rows += [{"benchmark": name, **result.row()} for result in results]
     rows.sort(key=lambda row: NAMES.index(row["benchmark"]))
     path.write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.with_suffix(".md").write_text(markdown(rows), encoding="utf-8")
     table = Table("benchmark", "ratio", "quartiles", "target", "met")
     for row in rows:
-        table.add_row(
-            "\n".join(filter(None, (row["name"], row["note"]))),
-            _short(row["ratio"]),
-            f"{_short(row['low'])} … {_short(row['high'])}",
-            f"{'≤' if row['at_most'] else '≥'} {row['target']:.2f}",
-            "yes" if row["met"] else "no",
-        )
+        table.add_row("\n".join(filter(None, (row["name"], row["note"]))), *_cells(row))
     Console().print(table)
     return 0
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """The same table for the documentation."""
+    lines = ["| benchmark | ratio | quartiles | target | met |", "| --- " * 5 + "|"]
+    for row in rows:
+        name = f"{row['name']} ({row['note']})" if row["note"] else row["name"]
+        *cells, met = _cells(row)
+        lines.append(f"| {' | '.join([name, *cells, met if row['met'] else f'**{met}**'])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    """Ratio, quartiles, target, and whether it was met."""
+    return [
+        _short(row["ratio"]),
+        f"{_short(row['low'])} to {_short(row['high'])}",
+        f"{'≤' if row['at_most'] else '≥'} {row['target']:g}",
+        "yes" if row["met"] else "no",
+    ]
 
 
 def _short(ratio: float) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.run import markdown
 
 from mlmcgrad.experiments import claims_markdown
 from mlmcgrad.experiments.claims import Claim
@@ -51,6 +52,19 @@ def test_every_make_target_named_exists() -> None:
 def test_every_path_named_exists() -> None:
     for path in re.findall(r"`((?:src|docs|examples|benchmarks|results)/[\w./]*)`", README):
         assert (ROOT / path).exists(), path
+
+
+def test_speed_is_as_measured() -> None:
+    """The tables are rows of the benchmarks' own, and the page on speed has all of them."""
+    folder = ROOT / "benchmarks"
+    rows = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    measured = markdown(rows)
+    assert (folder / "results.md").read_text(encoding="utf-8") == measured
+    assert measured in (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+    table = README.split("## Speed")[1].split("## ")[0]
+    shown = [line for line in table.splitlines() if line.startswith("|")]
+    assert len(shown) > 10
+    assert set(shown) <= set(measured.splitlines())
 
 
 def test_no_tracked_file_is_large() -> None:

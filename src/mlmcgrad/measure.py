@@ -51,7 +51,8 @@ def drop(measure: Measure, tolerance: float = 0.0) -> Measure:
     A positive tolerance changes the estimate by at most tolerance × the number of points left
     out × the largest loss gradient there. `thin` is the unbiased alternative.
     """
-    keep = ~(measure.coefficient.abs() <= tolerance)  # a NaN is not hidden
+    c = measure.coefficient
+    keep = ~(c.abs() <= tolerance) if tolerance else c != 0.0  # a NaN is not hidden
     return measure if bool(keep.all()) else measure[keep]
 
 
