@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import mlmcgrad as mg
-from mlmcgrad.kernels.selection import choose_sampled
+from mlmcgrad.kernels.selection import Draws, choose_sampled
 from mlmcgrad.levels import Geometric, LevelLaw, Tabulated
 from mlmcgrad.types import Plan
 from tests.chains import average_law, random_matrix, rng, unit
@@ -165,16 +165,15 @@ def rao_blackwell_gradient(estimator: Fixed, length: int) -> Tensor:
 def sampled_gradient(estimator: Fixed, length: int) -> Tensor:
     """All sequences of proposals × all 2^length decisions to stay or to leave."""
     sequences, probability = draws_of(length)
-    log_w = WEIGHT[sequences].log()
-    weights = estimator.plan(len(sequences), 1, rng()).weights(1, length).T
+    plan = estimator.plan(len(sequences), 1, rng())
+    draws = Draws(WEIGHT[sequences].log().flatten(), plan.lengths, fresh=1)
+    weights = plan.weights(1, length).T.flatten()
     total = torch.zeros(3, dtype=torch.float64)
     for decisions in itertools.product((0.0, 1.0 - 2.0**-53), repeat=length):
-        leave = torch.tensor(decisions, dtype=torch.float64).expand(len(sequences), length)
-        selection, stay = choose_sampled(
-            log_w[:, 0], log_w[:, 1:, None], weights, torch.zeros_like(leave), leave
-        )
-        chance = torch.where(leave > 0.0, 1.0 - stay, stay).prod(1) * probability
-        mass = chance[:, None] * selection.coefficient
+        leave = torch.tensor(decisions, dtype=torch.float64).repeat(len(sequences))
+        selection, stay = choose_sampled(draws, weights, torch.zeros_like(leave), leave)
+        chance = torch.where(leave > 0.0, 1.0 - stay, stay).reshape(-1, length).prod(1)
+        mass = (chance * probability)[:, None] * selection.coefficient.reshape(sequences.shape)
         total.index_add_(0, sequences.flatten(), mass.flatten())
     return total
 

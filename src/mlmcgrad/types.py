@@ -32,12 +32,15 @@ class Plan:
 
     def weights(self, first: int, last: int) -> Tensor:
         """Weights of the steps first … last (counted from 1, both included): (steps, chains)."""
-        steps = torch.arange(first, last + 1, device=self.ends.device)[:, None]
+        return self.at(torch.arange(first, last + 1, device=self.ends.device)[:, None])
+
+    def at(self, steps: Tensor) -> Tensor:
+        """Weights of steps of the chains, counted from 1: steps broadcast against (chains,)."""
         weights = self.values.new_zeros(())
         for end, value in zip(
             reversed(self.ends.unbind(1)), reversed(self.values.unbind(1)), strict=True
         ):
-            weights = torch.where(steps <= end, value, weights)  # (steps, chains)
+            weights = torch.where(steps <= end, value, weights)
         return weights
 
     def select(self, chains: Tensor | slice) -> Plan:

@@ -7,80 +7,118 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mlmcgrad.kernels.selection import choose_sampled, rao_blackwell, sampled
+from mlmcgrad.kernels.selection import Draws, choose_sampled, rao_blackwell, sampled
 from tests.chains import rng
 from tests.statistics import mean_is
 
 
-def _weights(chains: int, steps: int, fresh: int, seed: int, spread: float) -> tuple[Tensor, ...]:
-    generator = rng(seed)
-    start = spread * torch.randn(chains, dtype=torch.float64, generator=generator)
-    new = spread * torch.randn(chains, steps, fresh, dtype=torch.float64, generator=generator)
-    weights = torch.randint(-1, 2, (chains, steps), generator=generator).double()
-    return start, new, weights
+def _draws(lengths: list[int], fresh: int, seed: int, spread: float) -> tuple[Draws, Tensor]:
+    """Random log weights, and random weights of the steps."""
+    generator, t = rng(seed), torch.tensor(lengths)
+    log_w = torch.randn(len(t) + fresh * sum(lengths), dtype=torch.float64, generator=generator)
+    weights = torch.randint(-1, 2, (sum(lengths),), generator=generator).double()
+    return Draws(spread * log_w, t, fresh), weights
 
 
-@given(st.integers(1, 6), st.integers(1, 4), st.integers(0, 10**6), st.floats(0.1, 20.0))
-def test_sampled_follows_algorithm_3(steps: int, fresh: int, seed: int, spread: float) -> None:
-    """One chain, in plain Python, from the same uniforms."""
-    start, new, weights = _weights(1, steps, fresh, seed, spread)
-    generator = rng(seed + 1)
-    choice = torch.rand(1, steps, dtype=torch.float64, generator=generator)
-    leave = torch.rand(1, steps, dtype=torch.float64, generator=generator)
-    found, _ = choose_sampled(start, new, weights, choice, leave)
-    w = [math.exp(v) for v in [float(start[0]), *new[0].flatten().tolist()]]
-    coefficient, kept = [0.0] * len(w), 0
-    for p in range(steps):
-        block = list(range(1 + p * fresh, 1 + (p + 1) * fresh))
-        total = w[kept] + sum(w[j] for j in block)
-        for j in [kept, *block]:
-            coefficient[j] += float(weights[0, p]) * w[j] / total
-        if float(leave[0, p]) >= w[kept] / total:
-            mass, rest = float(choice[0, p]) * sum(w[j] for j in block), 0.0
-            for j in block:
-                rest += w[j]
-                if rest > mass:
-                    kept = j
-                    break
-    assert torch.allclose(found.coefficient[0], torch.tensor(coefficient).double(), atol=1e-9)
-    assert int(found.kept[0]) == kept
+def _chains(draws: Draws, *more: Tensor) -> list[tuple[Draws, slice, list[Tensor]]]:
+    """Each chain by itself, where its draws are, and its part of further tensors."""
+    parts, begin = zip(*(m.split(draws.lengths.tolist()) for m in more), strict=True), 0
+    found = []
+    for t, part in zip(draws.lengths.tolist(), parts, strict=True):
+        where = slice(begin, begin + 1 + t * draws.fresh)
+        one = Draws(draws.log_w[where], torch.tensor([t]), draws.fresh)
+        found.append((one, where, list(part)))
+        begin = where.stop
+    return found
 
 
-@given(st.integers(1, 6), st.integers(1, 4), st.integers(0, 10**6), st.floats(0.1, 20.0))
+def test_draws_know_their_places() -> None:
+    draws, _ = _draws([1, 1, 3], fresh=2, seed=0, spread=1.0)
+    assert draws.first.tolist() == [0, 3, 6]
+    assert draws.chain.tolist() == [0, 1, 2, 2, 2]
+    assert draws.block.tolist() == [1, 4, 7, 9, 11]
+    assert draws.step.tolist() == [1, 1, 1, 2, 3]
+    assert torch.equal(draws.start, draws.log_w[[0, 3, 6]])
+    assert torch.equal(draws.new[1], draws.log_w[4:6])
+    values = torch.arange(10.0, dtype=torch.float64).reshape(5, 2)
+    assert draws.spread(values).tolist() == [0, 0, 1, 0, 2, 3, 0, 4, 5, 6, 7, 8, 9]
+    single, _ = _draws([2, 4], fresh=1, seed=0, spread=1.0)
+    assert single.step.tolist() == [1, 2, 1, 2, 3, 4]
+
+
+lengths_of_chains = st.lists(st.integers(1, 6), min_size=1, max_size=5).map(sorted)
+
+
+@given(lengths_of_chains, st.integers(1, 4), st.integers(0, 10**6), st.floats(0.1, 20.0))
+def test_sampled_follows_algorithm_3(
+    lengths: list[int], fresh: int, seed: int, spread: float
+) -> None:
+    """Every chain, in plain Python, from the same uniforms."""
+    draws, weights = _draws(lengths, fresh, seed, spread)
+    choice, leave = torch.rand(2, len(weights), dtype=torch.float64, generator=rng(seed + 1))
+    found, _ = choose_sampled(draws, weights, choice, leave)
+    moves = 0
+    for chain, (one, where, (weight, pick, u)) in enumerate(_chains(draws, weights, choice, leave)):
+        w = [math.exp(v) for v in one.log_w.tolist()]
+        coefficient, kept = [0.0] * len(w), 0
+        for p in range(len(weight)):
+            block = list(range(1 + p * fresh, 1 + (p + 1) * fresh))
+            total = w[kept] + sum(w[j] for j in block)
+            for j in [kept, *block]:
+                coefficient[j] += float(weight[p]) * w[j] / total
+            if float(u[p]) >= w[kept] / total:
+                moves += 1
+                mass, rest = float(pick[p]) * sum(w[j] for j in block), 0.0
+                for j in block:
+                    rest += w[j]
+                    if rest > mass:
+                        kept = j
+                        break
+        expected = torch.tensor(coefficient).double()
+        assert torch.allclose(found.coefficient[where], expected, atol=1e-9)
+        assert int(found.kept[chain]) == where.start + kept
+    assert found.moves == moves
+
+
+@given(lengths_of_chains, st.integers(1, 4), st.integers(0, 10**6), st.floats(0.1, 20.0))
 def test_rao_blackwell_is_design_s_formula(
-    steps: int, fresh: int, seed: int, spread: float
+    lengths: list[int], fresh: int, seed: int, spread: float
 ) -> None:
     """p'(old j) = p(j) w_j/(w_j+S),  p'(new j) = w_j Σ_s p(s)/(w_s+S), in plain Python."""
-    start, new, weights = _weights(1, steps, fresh, seed, spread)
-    found = rao_blackwell(start, new, weights, rng())
-    w = [math.exp(v) for v in [float(start[0]), *new[0].flatten().tolist()]]
-    law, coefficient = [1.0], [0.0] * len(w)
-    for p in range(steps):
-        block = w[1 + p * fresh : 1 + (p + 1) * fresh]
-        total = sum(block)
-        fresh_law = [v * sum(q / (s + total) for q, s in zip(law, w, strict=False)) for v in block]
-        law = [q * s / (s + total) for q, s in zip(law, w, strict=False)] + fresh_law
-        for j, q in enumerate(law):
-            coefficient[j] += float(weights[0, p]) * q
-    assert torch.allclose(found.coefficient[0], torch.tensor(coefficient).double(), atol=1e-9)
+    draws, weights = _draws(lengths, fresh, seed, spread)
+    found = rao_blackwell(draws, weights, rng())
+    for one, where, (weight,) in _chains(draws, weights):
+        w = [math.exp(v) for v in one.log_w.tolist()]
+        law, coefficient = [1.0], [0.0] * len(w)
+        for p in range(len(weight)):
+            block = w[1 + p * fresh : 1 + (p + 1) * fresh]
+            total = sum(block)
+            new = [v * sum(q / (s + total) for q, s in zip(law, w, strict=False)) for v in block]
+            law = [q * s / (s + total) for q, s in zip(law, w, strict=False)] + new
+            for j, q in enumerate(law):
+                coefficient[j] += float(weight[p]) * q
+        expected = torch.tensor(coefficient).double()
+        assert torch.allclose(found.coefficient[where], expected, atol=1e-9)
+    assert bool((found.kept >= draws.first).all())
 
 
 def test_rao_blackwell_is_the_mean_of_sampled() -> None:
     """Null: for given draws the mean over selections is the averaged one; false alarm 1e-5."""
-    start, new, weights = _weights(1, 5, 2, seed=3, spread=1.5)
+    one, weights = _draws([5], fresh=2, seed=3, spread=1.5)
     many = 20_000
-    drawn = sampled(start.expand(many), new.expand(many, -1, -1), weights.expand(many, -1), rng(1))
-    exact = rao_blackwell(start, new, weights, rng(2))
-    assert mean_is(drawn.coefficient, exact.coefficient[0])
+    copies = Draws(one.log_w.repeat(many), one.lengths.repeat(many), one.fresh)
+    drawn = sampled(copies, weights.repeat(many), rng(1))
+    exact = rao_blackwell(one, weights, rng(2))
+    coefficients = drawn.coefficient.reshape(many, -1)
+    assert mean_is(coefficients, exact.coefficient)
     # The state kept at the end has the law of the last step, in both.
-    last = torch.tensor([[0.0, 0.0, 0.0, 0.0, 1.0]], dtype=torch.float64)
-    law = rao_blackwell(start, new, last, rng(2)).coefficient[0]
-    one_hot = torch.eye(11, dtype=torch.float64)
-    averaged = rao_blackwell(start.expand(many), new.expand(many, -1, -1), last.expand(many, -1),
-                             rng(3))  # fmt: skip
+    last = torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0], dtype=torch.float64)
+    law = rao_blackwell(one, last, rng(2)).coefficient
+    averaged = rao_blackwell(copies, last.repeat(many), rng(3))
     often = law * many > 20.0  # rarer ones are too few for a normal approximation
-    assert mean_is(one_hot[drawn.kept][:, often], law[often])
-    assert mean_is(one_hot[averaged.kept][:, often], law[often])
+    one_hot = torch.eye(11, dtype=torch.float64)
+    for kept in (drawn.kept, averaged.kept):
+        assert mean_is(one_hot[kept - copies.first][:, often], law[often])
     # Planted bug: the normalisation of erratum 2, over steps instead of candidates.
-    wrong = new.softmax(1)[0].flatten() * 0.2
-    assert not mean_is(drawn.coefficient[:, 1:], wrong)
+    wrong = one.new.softmax(0).flatten() * 0.2
+    assert not mean_is(coefficients[:, 1:], wrong)

@@ -6,7 +6,7 @@ erratum 2), the step contributes H(X_p) = Σ_ℓ ω_ℓ H(z_ℓ), and the next k
 
 Two facts shape the code. The fresh draws ignore the chain, so all draws of all chains are made and
 weighed in one batched pass and the chain is arithmetic on scalars (`selection.py`). And no padding
-is needed: chains are sorted by length, so those of equal length are one rectangular slice.
+is needed: chains are sorted by length, so those that still run are a slice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.kernels.driver import Emit
-from mlmcgrad.kernels.selection import rao_blackwell, sampled
+from mlmcgrad.kernels.selection import Draws, rao_blackwell, sampled
 from mlmcgrad.measure import Measure
 from mlmcgrad.types import Context, FirstBlock, Outcome, Plan, Start, check_rows, take
 
@@ -74,30 +74,21 @@ class ISIR:
         """
         fresh = self.candidates - 1
         order = plan.lengths.argsort(stable=True)
-        lengths = plan.lengths[order]
-        counts = 1 + fresh * lengths  # draws of each chain, the one it starts with included
+        plan = plan.select(order)
+        counts = 1 + fresh * plan.lengths  # draws of each chain, the one it starts with included
         owner = order.repeat_interleave(counts)  # (draws,)
         first = counts.cumsum(0) - counts
         z, log_w, invalid = self._draw(x0, context, owner, first, generator)
 
+        plan = plan.to(z.device)
+        draws = Draws(log_w, plan.lengths, fresh)
+        _check_start(draws, order)
         select = rao_blackwell if self.rao_blackwell else sampled
-        pieces, kept, moves = [], [], 0.0
-        for length in lengths.unique().tolist():
-            chains = order[lengths == length]
-            begin = int(first[lengths == length][0])
-            rows = slice(begin, begin + len(chains) * (1 + fresh * length))
-            start, new = _blocks(log_w[rows], len(chains), length, fresh)
-            _check_start(start, new, chains)
-            weights = plan.select(chains).weights(1, length).T.to(log_w.device)
-            selection = select(start, new, weights, generator)
-            pieces.append(selection.coefficient.flatten())
-            local = torch.arange(len(chains), device=z.device) * (1 + fresh * length)
-            kept.append(begin + local + selection.kept)
-            moves += selection.moves
-        emit(Measure(z, owner.to(z.device), torch.cat(pieces)))
+        selection = select(draws, plan.select(draws.chain).at(draws.step), generator)
+        emit(Measure(z, owner.to(z.device), selection.coefficient))
         last = torch.empty_like(z[: len(order)])
-        last[order] = z[torch.cat(kept)]
-        return Outcome(last, len(owner), moves, invalid)
+        last[order] = z[selection.kept]
+        return Outcome(last, len(owner), selection.moves, invalid)
 
     @torch.no_grad()
     def _draw(
@@ -176,18 +167,12 @@ def _insert(drawn: Tensor, given: Tensor, where: Tensor) -> Tensor:
     return both
 
 
-def _blocks(log_w: Tensor, chains: int, length: int, fresh: int) -> tuple[Tensor, Tensor]:
-    """Log weights of the starting states, (chains,), and of the draws, (chains, length, k−1)."""
-    table = log_w.reshape(chains, 1 + length * fresh)
-    return table[:, 0], table[:, 1:].reshape(chains, length, fresh)
-
-
-def _check_start(start: Tensor, new: Tensor, chains: Tensor) -> None:
+def _check_start(draws: Draws, chains: Tensor) -> None:
     """Refuse a first block in which no candidate has any weight; later ones have the kept state."""
-    dead = (start == -torch.inf) & (new[:, 0] == -torch.inf).all(1)
+    dead = (draws.start == -torch.inf) & (draws.new[draws.step == 1] == -torch.inf).all(1)
     if bool(dead.any()):
         raise ValueError(
-            f"log_weight is −inf (or NaN) for all {new.shape[2] + 1} candidates of the first step "
+            f"log_weight is −inf (or NaN) for all {draws.fresh + 1} candidates of the first step "
             f"of {int(dead.sum())} chains (chain {int(chains[dead.nonzero()[0, 0]])} is one of "
             "them), so there is nothing to select; use a proposal that covers the target, more "
             "candidates, or an x0 inside the support"

@@ -13,83 +13,167 @@ s was. Hence, for the law p of the kept state,
 and p' is also what the candidates of step p weigh in H(X_p). `sampled` draws the kept state and so
 has a point mass for p before each step (Algorithm 3); `rao_blackwell` carries all of p. The sigmoid
 form never over- or underflows: weights with a spread of hundreds of nats are fine.
+
+Chains of all lengths are one flat list (`Draws`), sorted by length, so that nothing is padded: the
+chains that are still running after p steps are the last ones.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 
-class Selection(NamedTuple):
-    """Outcome of the selection for chains of equal length t, with m = 1 + t(k−1) candidates."""
+@dataclass(frozen=True)
+class Draws:
+    """Log weights of the candidates of all chains.
 
-    coefficient: Tensor  # (chains, m): Σ_p weight_p · p'_p, candidate 0 is the starting state
-    kept: Tensor  # (chains,) int64: index of the state at the end, among the m
+    Chain by chain in ascending order of length: the starting state, then t blocks of k−1 draws.
+    """
+
+    log_w: Tensor  # (draws,) float64
+    lengths: Tensor  # (chains,) int64, ascending: t of each chain
+    fresh: int  # k−1
+
+    @cached_property
+    def first(self) -> Tensor:
+        """Where each chain begins, (chains,)."""
+        counts = 1 + self.fresh * self.lengths
+        return counts.cumsum(0) - counts
+
+    @cached_property
+    def chain(self) -> Tensor:
+        """Which chain each block belongs to, (blocks,); in the same order as the draws."""
+        chains = torch.arange(len(self.lengths), device=self.lengths.device)
+        return chains.repeat_interleave(self.lengths)
+
+    @cached_property
+    def block(self) -> Tensor:
+        """Where each block begins, (blocks,): before it are blocks and one start for each chain."""
+        blocks = torch.arange(len(self.chain), device=self.chain.device)
+        return 1 + self.chain + self.fresh * blocks
+
+    @cached_property
+    def step(self) -> Tensor:
+        """Number of the step that each block belongs to, (blocks,), counted from 1."""
+        return 1 + (self.block - self.first[self.chain] - 1) // self.fresh
+
+    @property
+    def start(self) -> Tensor:
+        """Log weights of the starting states, (chains,)."""
+        return self.log_w[self.first]
+
+    @property
+    def new(self) -> Tensor:
+        """Log weights of the fresh candidates, (blocks, k−1)."""
+        return self.log_w[self._fresh]
+
+    def spread(self, values: Tensor) -> Tensor:
+        """One number for each draw, (draws,), from those of the blocks, (blocks, k−1), and 0."""
+        all_draws = torch.zeros_like(self.log_w)
+        all_draws[self._fresh] = values
+        return all_draws
+
+    @cached_property
+    def _fresh(self) -> Tensor:
+        return self.block[:, None] + torch.arange(self.fresh, device=self.block.device)
+
+
+class Selection(NamedTuple):
+    """Outcome of the selection."""
+
+    coefficient: Tensor  # (draws,) float64: Σ_p weight_p · p'_p
+    kept: Tensor  # (chains,) int64: index of the state at the end, among the draws
     moves: float  # (expected) number of steps that left the kept state, over all chains
 
 
-def sampled(start: Tensor, new: Tensor, weights: Tensor, generator: torch.Generator) -> Selection:
+def sampled(draws: Draws, weights: Tensor, generator: torch.Generator) -> Selection:
     """Selection with a random choice of the kept state (Algorithm 3 of the paper).
 
     Args:
-        start: log weights of the starting states, (chains,) float64.
-        new: log weights of the fresh candidates, (chains, steps, k−1).
-        weights: weight of each step in the estimator, (chains, steps) float64.
+        draws: the candidates.
+        weights: weight of each step in the estimator, (blocks,) float64.
         generator: source of the randomness: two uniforms for each step.
     """
-    chains, steps, _ = new.shape
-    options: Any = {"dtype": new.dtype, "device": new.device, "generator": generator}
-    choice = torch.rand(chains, steps, **options)
-    leave = torch.rand(chains, steps, **options)
-    selection, _ = choose_sampled(start, new, weights, choice, leave)
-    return selection
+    options: Any = {"dtype": weights.dtype, "device": weights.device, "generator": generator}
+    choice, leave = torch.rand(2, len(weights), **options)
+    return choose_sampled(draws, weights, choice, leave)[0]
 
 
 def choose_sampled(
-    start: Tensor, new: Tensor, weights: Tensor, choice: Tensor, leave: Tensor
+    draws: Draws, weights: Tensor, choice: Tensor, leave: Tensor
 ) -> tuple[Selection, Tensor]:
-    """`sampled` for given uniforms; also returns the staying probabilities, (chains, steps).
+    """`sampled` for given uniforms, (blocks,); also returns the staying probabilities, (blocks,).
 
-    Step p leaves the kept state if `leave[:, p]` is at least the staying probability, for the
-    candidate that `choice[:, p]` picks from the block.
+    A step leaves the kept state if `leave` is at least the staying probability, for the candidate
+    that `choice` picks from the block.
     """
-    chains, steps, fresh = new.shape
-    log_sum, share = _block(new)
+    log_sum, share = _block(draws.new)
     # The candidate that a step would move to does not depend on the kept state: all at once.
-    picked = _pick(share, choice)  # (chains, steps), position in the block
-    log_picked = new.gather(2, picked[..., None])[..., 0]
-    index_picked = 1 + fresh * torch.arange(steps, device=new.device) + picked
-    kept, log_kept = torch.zeros_like(picked[:, 0]), start
-    stay, holder = torch.empty_like(choice), torch.empty_like(picked)
-    for p in range(steps):
-        stay[:, p], holder[:, p] = torch.sigmoid(log_kept - log_sum[:, p]), kept
-        moved = leave[:, p] >= stay[:, p]
-        kept = torch.where(moved, index_picked[:, p], kept)
-        log_kept = torch.where(moved, log_picked[:, p], log_kept)
-    coefficient = new.new_zeros(chains, 1 + steps * fresh)
-    coefficient[:, 1:] = ((weights * (1.0 - stay))[..., None] * share).flatten(1)
-    coefficient.scatter_add_(1, holder, weights * stay)
+    picked = draws.block + _pick(share, choice)
+    # Step by step instead of chain by chain, so that each step is a slice.
+    order = draws.step.argsort(stable=True)
+    running = draws.step.bincount()[1:].tolist()  # chains at each step
+    columns = (log_sum, picked, draws.log_w[picked], leave)
+    slices = zip(*(column[order].split(running) for column in columns), strict=True)
+    kept, log_kept = draws.first, draws.start
+    ended, stays, holders = [], [], []
+    for block_sum, candidate, log_candidate, uniform in slices:
+        finished = len(kept) - len(candidate)
+        if finished:
+            ended.append(kept[:finished])
+            kept, log_kept = kept[finished:], log_kept[finished:]
+        stay = torch.sigmoid(log_kept - block_sum)
+        stays.append(stay)
+        holders.append(kept)
+        moved = uniform >= stay
+        kept = torch.where(moved, candidate, kept)
+        log_kept = torch.where(moved, log_candidate, log_kept)
+    stay = torch.empty_like(leave)
+    stay[order] = torch.cat(stays)
+    coefficient = draws.spread((weights * (1.0 - stay))[:, None] * share)
+    coefficient.index_add_(0, torch.cat(holders), (weights * stay)[order])
     moves = float((leave >= stay).sum())
-    return Selection(coefficient, kept, moves), stay
+    return Selection(coefficient, torch.cat([*ended, kept]), moves), stay
 
 
-def rao_blackwell(
-    start: Tensor, new: Tensor, weights: Tensor, generator: torch.Generator
-) -> Selection:
+def rao_blackwell(draws: Draws, weights: Tensor, generator: torch.Generator) -> Selection:
     """Selection averaged over the random choices: carries the law of the kept state.
 
     Args:
-        start: log weights of the starting states, (chains,) float64.
-        new: log weights of the fresh candidates, (chains, steps, k−1).
-        weights: weight of each step in the estimator, (chains, steps) float64.
+        draws: the candidates.
+        weights: weight of each step in the estimator, (blocks,) float64.
         generator: source of the randomness for the state at the end; the coefficients take none.
     """
-    chains, steps, fresh = new.shape
-    log_sum, share = _block(new)
-    log_w = torch.cat([start[:, None], new.flatten(1)], 1)  # (chains, m)
+    coefficients, kept, moves, begin, block = [], [], 0.0, 0, 0
+    for length, chains in zip(*(n.tolist() for n in draws.lengths.unique(return_counts=True)),
+                              strict=True):  # fmt: skip
+        # Chains of equal length are a rectangle.
+        m, steps = 1 + length * draws.fresh, length * chains
+        log_w = draws.log_w[begin : begin + chains * m].reshape(chains, m)
+        weight = weights[block : block + steps].reshape(chains, length)
+        law, coefficient, moved = _averaged(log_w, weight, draws.fresh)
+        u = torch.rand(chains, dtype=law.dtype, device=law.device, generator=generator)
+        coefficients.append(coefficient.flatten())
+        kept.append(_pick(law, u))
+        moves, begin, block = moves + moved, begin + chains * m, block + steps
+    return Selection(torch.cat(coefficients), draws.first + torch.cat(kept), moves)
+
+
+def _averaged(log_w: Tensor, weights: Tensor, fresh: int) -> tuple[Tensor, Tensor, float]:
+    """Law of the kept state at the end, coefficients, (chains, m) both, and expected moves.
+
+    Args:
+        log_w: log weights of chains of t steps, (chains, m) with m = 1 + t(k−1).
+        weights: weight of each step, (chains, t).
+        fresh: k−1.
+    """
+    chains, steps = weights.shape
+    log_sum, share = _block(log_w[:, 1:].reshape(chains, steps, fresh))
     law = torch.zeros_like(log_w)
     law[:, 0] = 1.0
     coefficient = torch.zeros_like(log_w)
@@ -104,14 +188,13 @@ def rao_blackwell(
         law[:, old : old + fresh] = left * share[:, p]
         coefficient[:, : old + fresh] += weights[:, p, None] * law[:, : old + fresh]
         moves += float(left.sum())
-    u = torch.rand(chains, dtype=new.dtype, device=new.device, generator=generator)
-    return Selection(coefficient, _pick(law, u), moves)
+    return law, coefficient, moves
 
 
 def _block(new: Tensor) -> tuple[Tensor, Tensor]:
-    """Block sums log S_p, (chains, steps), and shares w_j / S_p, 0 where S_p = 0."""
-    log_sum = new.logsumexp(2)
-    share = torch.where(log_sum[..., None] > -torch.inf, new.softmax(2), 0.0)
+    """Block sums log S_p, (…,), and shares w_j / S_p, (…, k−1), 0 where S_p = 0."""
+    log_sum = new.logsumexp(-1)
+    share = torch.where(log_sum[..., None] > -torch.inf, new.softmax(-1), 0.0)
     return log_sum, share
 
 
@@ -122,4 +205,4 @@ def _pick(share: Tensor, u: Tensor) -> Tensor:
     return reached.int().argmax(-1)
 
 
-__all__ = ["Selection", "choose_sampled", "rao_blackwell", "sampled"]
+__all__ = ["Draws", "Selection", "choose_sampled", "rao_blackwell", "sampled"]
