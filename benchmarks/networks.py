@@ -1,4 +1,4 @@
-"""The CIFAR-10 networks in the state that training mostly finds them in.
+"""The networks of CIFAR-10 and digits in the state that training mostly finds them in.
 
 Which states carry weight depends on the networks: after a few hundred iterations one candidate of
 a step has nearly all of it. So they are trained for a minute, once; without the pictures the
@@ -20,7 +20,7 @@ from mlmcgrad.datasets import DataUnavailableError
 from mlmcgrad.iwae.config import Config
 from mlmcgrad.iwae.likelihoods import Bernoulli
 from mlmcgrad.iwae.networks import CIFAR10, LatentModel
-from mlmcgrad.iwae.source import Source
+from mlmcgrad.iwae.source import Source, load
 from mlmcgrad.iwae.trainer import Trainer
 
 ITERATIONS, BATCH = 300, 32
@@ -41,12 +41,26 @@ def cifar10() -> tuple[LatentModel, Tensor, bool]:
     return model, source.images(source.test, slice(0, 128), torch.device("cpu")), True
 
 
+@cache
+def digits() -> tuple[LatentModel, Tensor]:
+    """The model, trained, and 128 test images."""
+    config = Config(dataset="digits", batch_size=BATCH).resolved()
+    source = load(config)
+    model = _train(config, source)
+    return model, source.images(source.test, slice(0, 128), torch.device("cpu"))
+
+
 def _trained(source: Source) -> dict[str, Tensor]:
     path = Path(tempfile.gettempdir()) / f"mlmcgrad-bench-cifar10-{ITERATIONS}-{BATCH}.pt"
     if not path.exists():
-        trainer = Trainer(Config(dataset="cifar10", batch_size=BATCH).resolved(), source)
-        for _ in range(ITERATIONS):
-            trainer.step()
-        torch.save(dict(trainer.model.state_dict()), path)
+        config = Config(dataset="cifar10", batch_size=BATCH).resolved()
+        torch.save(dict(_train(config, source).state_dict()), path)
     state: dict[str, Tensor] = torch.load(path, weights_only=True)
     return state
+
+
+def _train(config: Config, source: Source) -> LatentModel:
+    trainer = Trainer(config, source)
+    for _ in range(ITERATIONS):
+        trainer.step()
+    return trainer.model

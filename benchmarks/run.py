@@ -69,7 +69,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
     return [
         _short(row["ratio"]),
         f"{_short(row['low'])} to {_short(row['high'])}",
-        f"{'≤' if row['at_most'] else '≥'} {row['target']:g}",
+        f"{'≤' if row['at_most'] else '≥'} {row['target']:.3g}",
         "yes" if row["met"] else "no",
     ]
 

@@ -63,6 +63,8 @@ def test_drop_tolerance() -> None:
     )
     assert drop(measure).points.tolist() == [1.0, 2.0, 3.0]
     assert drop(measure, 0.01).points.tolist() == [2.0]
+    nan = Measure(measure.points, measure.owner, torch.full((4,), torch.nan))
+    assert len(drop(nan)) == len(drop(nan, 0.01)) == 4
 
 
 def _thinned_totals(threshold: float, divide: bool) -> tuple[Tensor, Tensor]:
@@ -156,3 +158,16 @@ def test_merge_runs_is_the_naive_sum(data: st.DataObject) -> None:
 
 def test_concatenate_nothing() -> None:
     assert len(concatenate([])) == 0
+
+
+def test_burn_in_is_left_out_and_what_was_carried_into_it_is_not() -> None:
+    path = torch.tensor([[0.0, 10.0], [1.0, 10.0], [1.0, 11.0]])
+    moved = torch.tensor([[True, False], [False, True]])
+    none, owner = torch.zeros(2, 2).double(), torch.tensor([4, 7])
+    measure, carried = merge_runs(path, moved, none, none[0], owner)
+    assert (len(measure), carried.tolist()) == (0, [0.0, 0.0])
+    assert concatenate([measure, measure]).points.shape == (0,)
+    measure, carried = merge_runs(path, moved, none, torch.tensor([0.5, 0.0]).double(), owner)
+    assert (measure.points.tolist(), measure.owner.tolist()) == ([0.0], [4])
+    assert measure.coefficient.tolist() == [0.5]
+    assert carried.tolist() == [0.0, 0.0]

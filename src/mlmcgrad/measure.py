@@ -51,9 +51,9 @@ def drop(measure: Measure, tolerance: float = 0.0) -> Measure:
     A positive tolerance changes the estimate by at most tolerance × the number of points left
     out × the largest loss gradient there. `thin` is the unbiased alternative.
     """
-    c = measure.coefficient
-    keep = ~(c.abs() <= tolerance) if tolerance else c != 0.0  # a NaN is not hidden
-    return measure if bool(keep.all()) else measure[keep]
+    if not tolerance and int(measure.coefficient.count_nonzero()) == len(measure):
+        return measure
+    return measure[~(measure.coefficient.abs() <= tolerance)]  # a NaN is not hidden
 
 
 def thin(measure: Measure, threshold: float, generator: torch.Generator) -> Measure:
