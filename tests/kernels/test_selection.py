@@ -3,7 +3,7 @@
 import math
 
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -50,6 +50,7 @@ lengths_of_chains = st.lists(st.integers(1, 6), min_size=1, max_size=5).map(sort
 
 
 @given(lengths_of_chains, st.integers(1, 4), st.integers(0, 10**6), st.floats(0.1, 20.0))
+@example(lengths=[2, 1025, 1100], fresh=2, seed=1, spread=3.0)
 def test_sampled_follows_algorithm_3(
     lengths: list[int], fresh: int, seed: int, spread: float
 ) -> None:

@@ -20,6 +20,7 @@ chains that are still running after p steps are the last ones.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -118,27 +119,35 @@ def choose_sampled(
     # Step by step instead of chain by chain, so that each step is a slice.
     order = draws.step.argsort(stable=True)
     running = draws.step.bincount()[1:].tolist()  # chains at each step
-    columns = (log_sum, picked, draws.log_w[picked], leave)
-    slices = zip(*(column[order].split(running) for column in columns), strict=True)
-    kept, log_kept = draws.first, draws.start
-    ended, stays, holders = [], [], []
-    for block_sum, candidate, log_candidate, uniform in slices:
+    stay, holder = torch.empty_like(leave), torch.empty_like(picked)
+    columns = (*(c[order] for c in (log_sum, picked, draws.log_w[picked], leave)), stay, holder)
+    kept, log_kept, ended = draws.first, draws.start, []
+    for block_sum, candidate, log_candidate, uniform, staying, holding in _rows(columns, running):
         finished = len(kept) - len(candidate)
         if finished:
             ended.append(kept[:finished])
             kept, log_kept = kept[finished:], log_kept[finished:]
-        stay = torch.sigmoid(log_kept - block_sum)
-        stays.append(stay)
-        holders.append(kept)
-        moved = uniform >= stay
+        torch.sigmoid(log_kept - block_sum, out=staying)
+        holding.copy_(kept)
+        moved = uniform >= staying
         kept = torch.where(moved, candidate, kept)
         log_kept = torch.where(moved, log_candidate, log_kept)
-    stay = torch.empty_like(leave)
-    stay[order] = torch.cat(stays)
+    held = weights[order] * stay
+    stay = torch.empty_like(stay).index_copy_(0, order, stay)
     coefficient = draws.spread((weights * (1.0 - stay))[:, None] * share)
-    coefficient.index_add_(0, torch.cat(holders), (weights * stay)[order])
+    coefficient.index_add_(0, holder, held)
     moves = float((leave >= stay).sum())
     return Selection(coefficient, torch.cat([*ended, kept]), moves), stay
+
+
+def _rows(columns: tuple[Tensor, ...], counts: list[int]) -> Iterator[tuple[Tensor, ...]]:
+    """Cut columns into pieces of these sizes; of long ones not all pieces exist at a time."""
+    begin = 0
+    for i in range(0, len(counts), 1024):
+        sizes = counts[i : i + 1024]
+        end = begin + sum(sizes)
+        yield from zip(*(c[begin:end].split(sizes) for c in columns), strict=True)
+        begin = end
 
 
 def rao_blackwell(draws: Draws, weights: Tensor, generator: torch.Generator) -> Selection:
