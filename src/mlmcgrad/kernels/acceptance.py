@@ -18,8 +18,18 @@ S = TypeVar("S", bound="tuple[Tensor, ...]")
 
 
 def decide(log_ratio: Tensor, log_uniform: Tensor) -> Tensor:
-    """Accept where log u < r, (chains,) bool. A ratio that is NaN is a rejection."""
-    return log_uniform < log_ratio
+    """Accept where log u < r < ∞, (chains,) bool; a ratio of NaN or +∞ is a rejection."""
+    return (log_uniform < log_ratio) & (log_ratio < torch.inf)
+
+
+def usable(log_ratio: Tensor, log_density: Tensor) -> Tensor:
+    """Whether proposals could be judged, from their r and log π(y); of any shape.
+
+    A proposal outside the support, log π(y) = −∞, is an ordinary rejection. Anything else that
+    leaves no finite ratio (NaN, an infinite density or gradient) is refused and counted. This is
+    bookkeeping, done for a block of steps at a time.
+    """
+    return (log_ratio.abs() < torch.inf) | log_density.isneginf()
 
 
 class Noise(NamedTuple):
@@ -103,4 +113,5 @@ __all__ = [
     "choose",
     "decide",
     "proposal_noise",
+    "usable",
 ]

@@ -26,12 +26,12 @@ from typing import Any, Generic, TypeVar, cast, final
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels.acceptance import Noise
+from mlmcgrad.kernels.acceptance import Noise, usable
 from mlmcgrad.kernels.driver import STRIDE, Walk, steps
 from mlmcgrad.types import Context
 
 S = TypeVar("S", bound="tuple[Tensor, ...]")
-Advance = Callable[[S, Noise, Context], tuple[S, Tensor, Tensor]]
+Advance = Callable[[S, Noise, Context], tuple[S, Tensor, tuple[Tensor, ...]]]
 
 # The calls of one graph come from C++: a step of one chain takes half the time.
 _OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {"cpp_wrapper": True}
@@ -62,7 +62,7 @@ class Compiled(Generic[S]):
     def walk(self, state: S, noise: Noise, context: Context) -> list[Walk[S]]:
         """Make a block of steps."""
         if self._graph is None:
-            return [steps(self._advance, state, noise.unbind(), context)]
+            return [steps(self._advance, state, noise.unbind(), context, usable)]
         single = len(state[0]) == 1
         begin, end = 0, len(noise.jump)
         walks: list[Walk[S]] = []
@@ -89,12 +89,12 @@ class Compiled(Generic[S]):
             except Exception as error:
                 self._graph = None
                 warnings.warn(_explain(self._kernel, error), RuntimeWarning, stacklevel=2)
-        return steps(self._advance, state, noise.unbind(), context)
+        return steps(self._advance, state, noise.unbind(), context, usable)
 
 
 def _compile(advance: Advance[S]) -> Callable[..., Walk[S]]:
     def block(state: S, noise: Noise, context: Context) -> Walk[S]:
-        return steps(advance, state, noise.unbind(), context)
+        return steps(advance, state, noise.unbind(), context, usable)
 
     # Graphs belong to a code object and are limited in number for each: every kernel has its own.
     code = block.__code__.replace(co_name=f"block_{next(_numbers)}")

@@ -70,29 +70,36 @@ class StepKernel(ABC, Generic[S]):
         return run_steps(self, x0, context, plan, generator, emit)
 
 
+def _as_it_is(valid: Tensor) -> Tensor:
+    return valid
+
+
 def steps(
-    advance: Callable[[S, Any, Context], tuple[S, Tensor, Tensor | None]],
+    advance: Callable[[S, Any, Context], tuple[S, Tensor, tuple[Tensor, ...]]],
     state: S,
     noise: Iterable[Any],
     context: Context,
+    valid: Callable[..., Tensor] = _as_it_is,
 ) -> Walk[S]:
     """Make steps one by one.
 
     Args:
         advance: one step of all chains from a state with the noise of the step: the next state;
-            which chains moved, (chains,) bool; which proposals were valid, or None.
+            which chains moved, (chains,) bool; tensors that say which proposals were valid, if
+            any can be invalid.
         state: where the chains are.
         noise: that of each step.
         context: what the user's functions take after x.
+        valid: makes of these tensors, with the steps in front, (steps, chains) bool.
     """
-    path, moves, oks = [], [], []
+    path, moves, signs = [], [], []
     for one in noise:
-        state, moved, valid = advance(state, one, context)
+        state, moved, sign = advance(state, one, context)
         path.append(state[0])
         moves.append(moved)
-        if valid is not None:
-            oks.append(valid)
-    return Walk(state, torch.stack(path), torch.stack(moves), torch.stack(oks) if oks else None)
+        signs.append(sign)
+    seen = [torch.stack(field) for field in zip(*signs, strict=True)]
+    return Walk(state, torch.stack(path), torch.stack(moves), valid(*seen) if seen else None)
 
 
 def run_steps(

@@ -79,12 +79,14 @@ class Finite(StepKernel[State]):
         """A block of transitions of every chain."""
         return [steps(self.advance, state, noise, context)]
 
-    def advance(self, state: State, noise: Tensor, context: Context) -> tuple[State, Tensor, None]:
+    def advance(
+        self, state: State, noise: Tensor, context: Context
+    ) -> tuple[State, Tensor, tuple[()]]:
         """One transition of every chain, by inverse CDF."""
         rows = torch.arange(len(state.x), device=state.x.device)
         cumulative = state.cumulative[rows, state.x]  # (chains, S)
         x = torch.searchsorted(cumulative, noise[:, None], right=True)[:, 0].to(state.x.dtype)
-        return State(x, state.cumulative), x != state.x, None
+        return State(x, state.cumulative), x != state.x, ()
 
     @property
     def evaluations_per_step(self) -> int:

@@ -54,7 +54,7 @@ class FromStep(StepKernel[State]):
 
     def advance(
         self, state: State, noise: torch.Generator, context: Context
-    ) -> tuple[State, Tensor, Tensor | None]:
+    ) -> tuple[State, Tensor, tuple[Tensor, ...]]:
         """One transition of every chain; a chain that would become NaN stays where it is."""
         x = self.step(state.x, *context, generator=noise)
         if not isinstance(x, Tensor) or x.shape != state.x.shape or x.dtype != state.x.dtype:
@@ -65,9 +65,9 @@ class FromStep(StepKernel[State]):
             )
         moved = (x != state.x).reshape(len(x), -1).any(1)
         if not x.is_floating_point():
-            return State(x), moved, None
+            return State(x), moved, ()
         valid = ~x.isnan().reshape(len(x), -1).any(1)
-        return choose(valid, State(x), state), moved & valid, valid
+        return choose(valid, State(x), state), moved & valid, (valid,)
 
     @property
     def evaluations_per_step(self) -> int:

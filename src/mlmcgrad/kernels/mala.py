@@ -26,6 +26,7 @@ from mlmcgrad.kernels.acceptance import (
     choose,
     decide,
     proposal_noise,
+    usable,
 )
 from mlmcgrad.kernels.compiled import Compiled
 from mlmcgrad.kernels.driver import StepKernel, Walk, steps
@@ -81,24 +82,22 @@ class MALA(StepKernel[State]):
         """A block of transitions of every chain."""
         if self.compile:
             return self._compiled.walk(state, noise, context)
-        return [steps(self.advance, state, noise.unbind(), context)]
+        return [steps(self.advance, state, noise.unbind(), context, usable)]
 
-    def advance(self, state: State, noise: Noise, context: Context) -> tuple[State, Tensor, Tensor]:
-        """One transition of every chain."""
+    def advance(
+        self, state: State, noise: Noise, context: Context
+    ) -> tuple[State, Tensor, tuple[Tensor, Tensor]]:
+        """One transition of every chain, and what says whether the proposal was usable."""
         h = self.step_size
         y = _plus(state.x + noise.jump, h, state.gradient)
         value, gradient = value_and_gradient(self.log_density, y, context)
         # log q(y,x) − log q(x,y), where x and y cancel: with D = ∇ log π(x) + ∇ log π(y) it is
         # −½ Σ D (√(2h) Z + ½ h D).
         slopes = state.gradient + gradient
-        products = slopes * _plus(noise.jump, 0.5 * h, slopes)
-        total = products.reshape(len(y), -1).sum(1)
+        total = _dot(slopes, _plus(noise.jump, 0.5 * h, slopes))
         log_ratio = torch.sub(value - state.log_density, total, alpha=0.5)
-        # A proposal outside the support is an ordinary rejection; anything else that leaves no
-        # finite ratio (NaN, an infinite density or gradient) is refused and counted.
-        valid = (log_ratio.abs() < torch.inf) | value.isneginf()
-        accepted = decide(log_ratio, noise.log_uniform) & valid
-        return choose(accepted, State(y, value, gradient), state), accepted, valid
+        accepted = decide(log_ratio, noise.log_uniform)
+        return choose(accepted, State(y, value, gradient), state), accepted, (log_ratio, value)
 
     @property
     def evaluations_per_step(self) -> int:
@@ -113,6 +112,13 @@ class MALA(StepKernel[State]):
 def _plus(a: Tensor, h: float | Tensor, b: Tensor) -> Tensor:
     """A + h b in one pass over the numbers."""
     return torch.addcmul(a, b, h) if isinstance(h, Tensor) else torch.add(a, b, alpha=h)
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    """Σ a b over each state, (chains,)."""
+    if a.dim() != 2:
+        a, b = a.reshape(len(a), -1), b.reshape(len(b), -1)
+    return torch.linalg.vecdot(a, b)
 
 
 def value_and_gradient(

@@ -21,6 +21,7 @@ from mlmcgrad.kernels.acceptance import (
     choose,
     decide,
     proposal_noise,
+    usable,
 )
 from mlmcgrad.kernels.compiled import Compiled
 from mlmcgrad.kernels.driver import StepKernel, Walk, steps
@@ -75,15 +76,17 @@ class RWMH(StepKernel[State]):
         """A block of transitions of every chain."""
         if self.compile:
             return self._compiled.walk(state, noise, context)
-        return [steps(self.advance, state, noise.unbind(), context)]
+        return [steps(self.advance, state, noise.unbind(), context, usable)]
 
-    def advance(self, state: State, noise: Noise, context: Context) -> tuple[State, Tensor, Tensor]:
-        """One transition of every chain."""
+    def advance(
+        self, state: State, noise: Noise, context: Context
+    ) -> tuple[State, Tensor, tuple[Tensor, Tensor]]:
+        """One transition of every chain, and what says whether the proposal was usable."""
         y = state.x + noise.jump
         value = self.log_density(y, *context)
-        valid = value < torch.inf  # false for NaN too
-        accepted = decide(value - state.log_density, noise.log_uniform) & valid
-        return choose(accepted, State(y, value), state), accepted, valid
+        log_ratio = value - state.log_density
+        accepted = decide(log_ratio, noise.log_uniform)
+        return choose(accepted, State(y, value), state), accepted, (log_ratio, value)
 
     @property
     def evaluations_per_step(self) -> int:
