@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from benchmarks import networks, published_loop
-from benchmarks.timing import Result, one_thread, seconds, summary
+from benchmarks.timing import Result, seconds, summary
+from mlmcgrad.experiments.parallel import one_thread
 from mlmcgrad.iwae import LatentModel, Objective
 
 K = 5

@@ -17,8 +17,9 @@ import torch
 
 import mlmcgrad as mg
 from benchmarks import networks
-from benchmarks.timing import Result, one_thread, seconds, summary
+from benchmarks.timing import Result, seconds, summary
 from mlmcgrad.diagnostics.slopes import fit_line
+from mlmcgrad.experiments.parallel import one_thread
 from mlmcgrad.iwae import LatentModel, Objective
 from mlmcgrad.types import Plan
 

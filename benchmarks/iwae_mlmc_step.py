@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from benchmarks import networks
-from benchmarks.timing import Result, one_thread, seconds, summary
+from benchmarks.timing import Result, seconds, summary
+from mlmcgrad.experiments.parallel import one_thread
 from mlmcgrad.iwae import LatentModel, Objective
 
 K, T, REPEATS = 5, 64, 9

@@ -41,7 +41,6 @@ def cifar10() -> tuple[LatentModel, Tensor, bool]:
     return model, source.images(source.test, slice(0, 128), torch.device("cpu")), True
 
 
-@cache
 def digits() -> tuple[LatentModel, Tensor]:
     """The model, trained, and 128 test images."""
     config = Config(dataset="digits", batch_size=BATCH).resolved()

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
-import torch
+from mlmcgrad.experiments.parallel import one_thread
 
 Clock: TypeAlias = Callable[[], float]
 
@@ -72,30 +72,15 @@ def seconds(function: Callable[[], object], clock: Clock = time.perf_counter) ->
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread, as `mlmcgrad train` does unless told otherwise.
-
-    `time.process_time` is then the time of that thread, whatever else the machine does.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
 def one_core() -> Iterator[None]:
     """One core and one thread for everything inside; libraries that start there see no more.
 
     Threads that wait for each other would time whatever else the machine does.
     """
-    cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
+    cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(cores)})
-    torch.set_num_threads(1)
     try:
-        yield
+        with one_thread():
+            yield
     finally:
         os.sched_setaffinity(0, cores)
-        torch.set_num_threads(threads)

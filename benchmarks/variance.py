@@ -21,7 +21,8 @@ from torch import Tensor
 
 import mlmcgrad as mg
 from benchmarks import networks
-from benchmarks.timing import Result, one_thread
+from benchmarks.timing import Result
+from mlmcgrad.experiments.parallel import one_thread
 from mlmcgrad.iwae import Objective
 from mlmcgrad.levels import Assignment
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple, final
 
 import torch
@@ -26,10 +25,8 @@ from mlmcgrad.kernels.acceptance import (
     choose,
     decide,
     proposal_noise,
-    usable,
 )
-from mlmcgrad.kernels.compiled import Compiled
-from mlmcgrad.kernels.driver import StepKernel, Walk, steps
+from mlmcgrad.kernels.proposing import ProposingKernel
 from mlmcgrad.types import Context, check_rows
 
 
@@ -43,7 +40,7 @@ class State(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class MALA(StepKernel[State]):
+class MALA(ProposingKernel[State]):
     """Langevin proposals, Metropolis–Hastings acceptance.
 
     Args:
@@ -78,12 +75,6 @@ class MALA(StepKernel[State]):
         """Jumps √(2h) Z and log uniforms for a block of steps."""
         return proposal_noise(steps, x, (2.0 * self.step_size) ** 0.5, generator)
 
-    def walk(self, state: State, noise: Noise, context: Context) -> list[Walk[State]]:
-        """A block of transitions of every chain."""
-        if self.compile:
-            return self._compiled.walk(state, noise, context)
-        return [steps(self.advance, state, noise.unbind(), context, usable)]
-
     def advance(
         self, state: State, noise: Noise, context: Context
     ) -> tuple[State, Tensor, tuple[Tensor, Tensor]]:
@@ -98,15 +89,6 @@ class MALA(StepKernel[State]):
         log_ratio = torch.sub(value - state.log_density, total, alpha=0.5)
         accepted = decide(log_ratio, noise.log_uniform)
         return choose(accepted, State(y, value, gradient), state), accepted, (log_ratio, value)
-
-    @property
-    def evaluations_per_step(self) -> int:
-        """One evaluation of the density with its gradient."""
-        return 1
-
-    @cached_property
-    def _compiled(self) -> Compiled[State]:
-        return Compiled("MALA", self.advance)
 
 
 def _plus(a: Tensor, h: float | Tensor, b: Tensor) -> Tensor:

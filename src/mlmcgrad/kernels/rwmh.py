@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple, final
 
 import torch
@@ -21,10 +20,8 @@ from mlmcgrad.kernels.acceptance import (
     choose,
     decide,
     proposal_noise,
-    usable,
 )
-from mlmcgrad.kernels.compiled import Compiled
-from mlmcgrad.kernels.driver import StepKernel, Walk, steps
+from mlmcgrad.kernels.proposing import ProposingKernel
 from mlmcgrad.types import Context
 
 
@@ -37,7 +34,7 @@ class State(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class RWMH(StepKernel[State]):
+class RWMH(ProposingKernel[State]):
     """Random-walk Metropolis–Hastings with Gaussian proposals.
 
     Args:
@@ -72,12 +69,6 @@ class RWMH(StepKernel[State]):
         """Jumps scale · Z and log uniforms for a block of steps."""
         return proposal_noise(steps, x, self.scale, generator)
 
-    def walk(self, state: State, noise: Noise, context: Context) -> list[Walk[State]]:
-        """A block of transitions of every chain."""
-        if self.compile:
-            return self._compiled.walk(state, noise, context)
-        return [steps(self.advance, state, noise.unbind(), context, usable)]
-
     def advance(
         self, state: State, noise: Noise, context: Context
     ) -> tuple[State, Tensor, tuple[Tensor, Tensor]]:
@@ -87,15 +78,6 @@ class RWMH(StepKernel[State]):
         log_ratio = value - state.log_density
         accepted = decide(log_ratio, noise.log_uniform)
         return choose(accepted, State(y, value), state), accepted, (log_ratio, value)
-
-    @property
-    def evaluations_per_step(self) -> int:
-        """One evaluation of the density."""
-        return 1
-
-    @cached_property
-    def _compiled(self) -> Compiled[State]:
-        return Compiled("RWMH", self.advance)
 
 
 __all__ = ["RWMH"]

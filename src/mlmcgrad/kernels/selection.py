@@ -63,12 +63,12 @@ class Draws:
         """Number of the step that each block belongs to, (blocks,), counted from 1."""
         return 1 + (self.block - self.first[self.chain] - 1) // self.fresh
 
-    @property
+    @cached_property
     def start(self) -> Tensor:
         """Log weights of the starting states, (chains,)."""
         return self.log_w[self.first]
 
-    @property
+    @cached_property
     def new(self) -> Tensor:
         """Log weights of the fresh candidates, (blocks, k−1)."""
         return self.log_w[self._fresh]
