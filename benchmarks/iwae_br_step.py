@@ -19,8 +19,8 @@ from torch import Tensor
 
 from benchmarks import networks, published_loop
 from benchmarks.timing import Result, seconds, summary
-from mlmcgrad.experiments.parallel import one_thread
 from mlmcgrad.iwae import LatentModel, Objective
+from mlmcgrad.runs.pool import one_thread
 
 K = 5
 # The loop holds the graph of T · 128 · k decoder passes: 4 GB at T = 64.

@@ -19,8 +19,8 @@ import mlmcgrad as mg
 from benchmarks import networks
 from benchmarks.timing import Result, seconds, summary
 from mlmcgrad.diagnostics.slopes import fit_line
-from mlmcgrad.experiments.parallel import one_thread
 from mlmcgrad.iwae import LatentModel, Objective
+from mlmcgrad.runs.pool import one_thread
 from mlmcgrad.types import Plan
 
 K, BATCH, LEVELS, REPEATS = 5, 32, 10, 7

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from benchmarks import networks
 from benchmarks.timing import Result, seconds, summary
-from mlmcgrad.experiments.parallel import one_thread
 from mlmcgrad.iwae import LatentModel, Objective
+from mlmcgrad.runs.pool import one_thread
 
 K, T, REPEATS = 5, 64, 9
 UNAVOIDABLE = ("encoder", "decoder", "backward")

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from mlmcgrad import datasets
 from mlmcgrad.datasets import DataUnavailableError
-from mlmcgrad.iwae.config import Config
 from mlmcgrad.iwae.likelihoods import Bernoulli
 from mlmcgrad.iwae.networks import CIFAR10, LatentModel
-from mlmcgrad.iwae.source import Source, load
-from mlmcgrad.iwae.trainer import Trainer
+from mlmcgrad.training.config import Config
+from mlmcgrad.training.source import Source, load
+from mlmcgrad.training.trainer import Trainer
 
 ITERATIONS, BATCH = 300, 32
 

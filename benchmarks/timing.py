@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
-from mlmcgrad.experiments.parallel import one_thread
+from mlmcgrad.runs.pool import one_thread
 
 Clock: TypeAlias = Callable[[], float]
 

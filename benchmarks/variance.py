@@ -22,9 +22,9 @@ from torch import Tensor
 import mlmcgrad as mg
 from benchmarks import networks
 from benchmarks.timing import Result
-from mlmcgrad.experiments.parallel import one_thread
 from mlmcgrad.iwae import Objective
 from mlmcgrad.levels import Assignment
+from mlmcgrad.runs.pool import one_thread
 
 K = 5
 ASSIGNMENTS: tuple[Assignment, ...] = ("independent", "balanced")

@@ -7,12 +7,13 @@ import mlmcgrad
 
 ROOT = Path(mlmcgrad.__file__).parent
 LAYERS = [
-    {"types", "schedules", "files", "datasets"},
+    {"types", "schedules", "runs", "datasets"},
     {"levels", "optim", "theory"},
     {"measure"},
     {"kernels", "estimators"},
     {"gradient", "problems"},
     {"diagnostics", "iwae"},
+    {"training"},
     {"experiments"},
     {"cli"},
 ]

@@ -11,8 +11,8 @@ import pytest
 import torch
 from benchmarks.run import markdown
 
-from mlmcgrad.experiments import claims_markdown
-from mlmcgrad.experiments.claims import Claim
+from mlmcgrad.experiments.reproduce import markdown as claims_markdown
+from mlmcgrad.experiments.reproduce.claims import Claim
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

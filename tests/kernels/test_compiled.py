@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 import mlmcgrad as mg
-from mlmcgrad.kernels import MALA, RWMH, compiled
+from mlmcgrad.kernels import MALA, RWMH
+from mlmcgrad.kernels import _compiled as compiled
 from mlmcgrad.measure import Measure
 from mlmcgrad.types import Outcome
 from tests.chains import rng, run

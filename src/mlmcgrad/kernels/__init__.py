@@ -6,11 +6,12 @@ from typing import Protocol
 
 import torch
 
-from mlmcgrad.kernels.driver import Emit
+from mlmcgrad.kernels.base import Emit
 from mlmcgrad.kernels.finite import Finite
 from mlmcgrad.kernels.from_step import FromStep
 from mlmcgrad.kernels.isir import ISIR
 from mlmcgrad.kernels.mala import MALA
+from mlmcgrad.kernels.regenerative import Regenerative
 from mlmcgrad.kernels.rwmh import RWMH
 from mlmcgrad.types import Context, Outcome, Plan, Start
 
@@ -30,4 +31,4 @@ class Kernel(Protocol):
         ...
 
 
-__all__ = ["ISIR", "MALA", "RWMH", "Emit", "Finite", "FromStep", "Kernel"]
+__all__ = ["ISIR", "MALA", "RWMH", "Emit", "Finite", "FromStep", "Kernel", "Regenerative"]

@@ -12,7 +12,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels.driver import StepKernel, Walk, steps
+from mlmcgrad.kernels.base import StepKernel, Walk, steps
 from mlmcgrad.types import Context
 
 

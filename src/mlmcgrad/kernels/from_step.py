@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.kernels.acceptance import choose
-from mlmcgrad.kernels.driver import StepKernel, Walk, steps
+from mlmcgrad.kernels.base import StepKernel, Walk, steps
 from mlmcgrad.types import Context
 
 

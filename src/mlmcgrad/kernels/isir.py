@@ -18,7 +18,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels.driver import Emit
+from mlmcgrad.kernels.base import Emit
 from mlmcgrad.kernels.selection import Draws, rao_blackwell, sampled
 from mlmcgrad.measure import Measure
 from mlmcgrad.types import Context, FirstBlock, Outcome, Plan, Start, check_rows, take

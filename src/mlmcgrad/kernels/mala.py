@@ -26,7 +26,7 @@ from mlmcgrad.kernels.acceptance import (
     decide,
     proposal_noise,
 )
-from mlmcgrad.kernels.proposing import ProposingKernel
+from mlmcgrad.kernels.metropolis import MetropolisKernel
 from mlmcgrad.types import Context, check_rows
 
 
@@ -40,7 +40,7 @@ class State(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class MALA(ProposingKernel[State]):
+class MALA(MetropolisKernel[State]):
     """Langevin proposals, Metropolis–Hastings acceptance.
 
     Args:

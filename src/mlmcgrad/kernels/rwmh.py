@@ -21,7 +21,7 @@ from mlmcgrad.kernels.acceptance import (
     decide,
     proposal_noise,
 )
-from mlmcgrad.kernels.proposing import ProposingKernel
+from mlmcgrad.kernels.metropolis import MetropolisKernel
 from mlmcgrad.types import Context
 
 
@@ -34,7 +34,7 @@ class State(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class RWMH(ProposingKernel[State]):
+class RWMH(MetropolisKernel[State]):
     """Random-walk Metropolis–Hastings with Gaussian proposals.
 
     Args:

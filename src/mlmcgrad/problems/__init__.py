@@ -10,7 +10,6 @@ from mlmcgrad.problems.boltzmann import Boltzmann, boltzmann
 from mlmcgrad.problems.finite_chain import FiniteChain, finite_chain
 from mlmcgrad.problems.gaussian import Gaussian, gaussian
 from mlmcgrad.problems.linear_gaussian import LinearGaussian, linear_gaussian
-from mlmcgrad.problems.regenerative import Regenerative
 from mlmcgrad.problems.skewed import Skewed, skewed
 from mlmcgrad.problems.sticky import Sticky, sticky
 
@@ -34,7 +33,6 @@ __all__ = [
     "Gaussian",
     "LinearGaussian",
     "Problem",
-    "Regenerative",
     "Skewed",
     "Sticky",
     "boltzmann",

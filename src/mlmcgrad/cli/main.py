@@ -1,0 +1,62 @@
+"""Which settings belong to a command, and which module runs it.
+
+The settings of a command are a dataclass, and the command line is made from it. torch is imported
+only when a command really runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+import tyro
+
+import mlmcgrad
+from mlmcgrad.cli.settings import Data
+from mlmcgrad.experiments.bound.settings import Bound
+from mlmcgrad.experiments.demo.settings import Demo
+from mlmcgrad.experiments.rates.settings import Rates
+from mlmcgrad.experiments.reproduce.settings import Report, Reproduce
+from mlmcgrad.experiments.scaling.settings import Scaling
+from mlmcgrad.training.config import Config
+
+DESCRIPTION = "Multilevel Monte Carlo gradients for models trained through a Markov chain."
+COMMANDS: dict[str, tuple[type, str]] = {
+    "reproduce": (Reproduce, "experiments.reproduce.run"),
+    "data": (Data, "cli.data"),
+    "demo": (Demo, "experiments.demo.run"),
+    "scaling": (Scaling, "experiments.scaling.run"),
+    "rates": (Rates, "experiments.rates.findings"),
+    "bound": (Bound, "experiments.bound.run"),
+    "train": (Config, "cli.train"),
+    "report": (Report, "experiments.reproduce.page"),
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if given == ["--version"]:
+        sys.stdout.write(f"mlmcgrad {mlmcgrad.__version__}\n")
+        return 0
+    try:
+        settings: Any = tyro.extras.subcommand_cli_from_dict(
+            {name: kind for name, (kind, _) in COMMANDS.items()},
+            prog="mlmcgrad",
+            description=DESCRIPTION,
+            args=given,
+        )
+        module = next(module for kind, module in COMMANDS.values() if kind is type(settings))
+        import_module(f"mlmcgrad.{module}").run(settings)
+    except (ValueError, OSError, FloatingPointError) as error:
+        sys.stderr.write(f"mlmcgrad: {error}\n")
+        return 2
+    except KeyboardInterrupt as stopped:
+        # A training run that was told to stop says where it is and which signal it was.
+        sys.stderr.write(f"mlmcgrad: {stopped if stopped.args else 'interrupted'}\n")
+        return int(getattr(stopped, "code", 130))
+    return 0
+
+
+__all__ = ["COMMANDS", "main"]

@@ -1,0 +1,31 @@
+"""The command `mlmcgrad train`: a run with its progress on the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+
+from mlmcgrad.training.config import Config
+from mlmcgrad.training.loop import train
+
+
+def run(config: Config, console: Console | None = None) -> dict[str, Any]:
+    """Train and say what came of it; returns what summary.json holds."""
+    console = console or Console()
+    result = train(config, console)
+    summary = result.summary
+    bits = summary.get("bits_per_dimension")
+    console.print(
+        f"{config.method} on {config.dataset}: test NLL {summary['nll']:.2f} ± "
+        f"{summary['nll_se']:.2f} nats per image"
+        + (f" ({bits:.3f} bits per dimension)" if bits is not None else "")
+        + f" after {summary['iteration']} iterations, "
+        f"{summary['evaluations']} network evaluations, {summary['seconds']:.0f} s",
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    console.print(f"run folder: {result.folder}", style="bold", highlight=False, soft_wrap=True)
+    return summary
+
+
+__all__ = ["run"]

@@ -1,0 +1,1 @@
+"""The theorems for given numbers."""

@@ -1,0 +1,1 @@
+"""Theorems 1 to 3 measured."""

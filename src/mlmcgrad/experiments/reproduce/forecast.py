@@ -1,0 +1,100 @@
+"""How long will the runs take? A few steps are timed, and the rest follows from what steps cost.
+
+Seconds of a step = a + b · evaluations, with a and b from steps of short and of long chains; the
+expected evaluations of iteration n are batch · (1 + (k−1) · E[chain length]).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import torch
+
+from mlmcgrad.estimators import MLMC, Average
+from mlmcgrad.experiments.reproduce.gather import method_name
+from mlmcgrad.iwae.evaluate import negative_log_likelihood
+from mlmcgrad.runs.pool import one_thread
+from mlmcgrad.training.config import Config
+from mlmcgrad.training.source import load
+from mlmcgrad.training.trainer import Trainer
+
+# Chains are T_n = √n long: 1 and 16.
+_SHORT, _LONG = 1, 256
+_REPEATS = 3
+# Steps of an untrained model are slower: more of its states carry weight.
+_WARM_UP = 16
+_PLACES = 200
+
+
+def forecast(runs: Iterable[Config]) -> float:
+    """Seconds that the runs take one after another, with one thread each."""
+    runs = list(runs)
+    by_method: dict[str, float] = {}
+    total = 0.0
+    with one_thread():
+        for config in runs:
+            name = method_name(config.settings())
+            if name not in by_method:
+                by_method[name] = _one(config)
+            total += by_method[name]
+    return total
+
+
+def _one(config: Config) -> float:
+    """Seconds of one run; its settings differ from those of its method by seed and optimizer."""
+    trainer = Trainer(config, load(config))
+    for n in range(1, _WARM_UP + 1):
+        _step(trainer, n)
+    points = [_step(trainer, n) for n in (_SHORT, _LONG) for _ in range(_REPEATS)]
+    evaluations, seconds = np.array(points[_REPEATS:]).T
+    few, quick = np.median(np.array(points[:_REPEATS]), axis=0)
+    slope = max(0.0, float(np.median((seconds - quick) / np.maximum(evaluations - few, 1.0))))
+    if config.method == "iwae":  # its steps are all alike
+        slope = 0.0
+    places = np.unique(np.geomspace(1, config.iterations, _PLACES).round())
+    per_step = [quick + slope * (_evaluations(trainer, int(n)) - few) for n in places]
+    return float(np.trapezoid(per_step, places)) + quick + _tests(config, trainer, slope)
+
+
+def _evaluations(trainer: Trainer, n: int) -> float:
+    """Expected decoder evaluations of iteration n."""
+    config = trainer.config
+    assert config.batch_size is not None
+    estimator = trainer.objective.gradient.estimator
+    assert isinstance(estimator, (Average, MLMC))
+    return config.batch_size * (1.0 + (config.candidates - 1) * estimator.expected_length(n))
+
+
+def _step(trainer: Trainer, n: int) -> tuple[float, float]:
+    """Evaluations and seconds of one iteration n."""
+    trainer.iteration, before = n - 1, trainer.spent["evaluations"]
+    seconds = _seconds(trainer.step)
+    return float(trainer.spent["evaluations"] - before), seconds
+
+
+def _tests(config: Config, trainer: Trainer, slope: float) -> float:
+    """Seconds of all tests of a run."""
+    assert config.test_images is not None
+    count = sum(config.tests_at(n) for n in range(1, config.iterations + 1))
+    images = trainer.source.images(trainer.source.test, slice(2), trainer.device)
+    generator = torch.Generator(trainer.device).manual_seed(0)
+    samples = min(config.nll_samples, 500)
+    weigh = _seconds(lambda: negative_log_likelihood(trainer.model, images, generator, samples)) / (
+        len(images) * samples
+    )
+    test = weigh * config.test_images * config.nll_samples
+    whole = config.probe_images >= len(trainer.source.train)
+    probes = len(trainer.source.train) * config.probe_repeats if whole else config.probe_images
+    steps = 1 + (config.candidates - 1) * config.probe_length
+    return count * (test + max(slope, weigh) * probes * steps)
+
+
+def _seconds(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+__all__ = ["forecast"]

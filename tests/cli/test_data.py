@@ -1,0 +1,49 @@
+"""`mlmcgrad data`: says what it has, where from, and where it is; or why not."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from mlmcgrad.cli import main
+from mlmcgrad.cli.data import run
+from mlmcgrad.cli.settings import Data
+from mlmcgrad.datasets import cifar10
+from mlmcgrad.datasets.cifar10 import load
+from tests.datasets import tiny
+
+
+def test_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "digits"]) == 0
+    said = capsys.readouterr().out
+    assert "scikit-learn" in said
+    assert "(1500, 1, 8, 8), uint8, values 0 to 16" in said
+    assert "5c56d17a9e9f55befd9e9c1c2fd8cc21ec3354c352fca7115da89d2c2bcc2d69" in said
+
+
+def test_cifar10_from_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiny dataset stands in for the real one."""
+
+    def stand_in(_: object, *args: Path, **options: object) -> object:
+        return load(tiny.SPEC, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setitem(cifar10.__globals__, "load", stand_in)
+    monkeypatch.setenv("MLMCGRAD_DATA", str(tmp_path / "data"))
+    source = tiny.tarball(tmp_path / "t.tar.gz", tiny.files(".bin"))
+    console = Console(file=io.StringIO(), force_terminal=True, width=400)
+    data = run(Data("cifar10", source), console)
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    for piece in (str(source), str(tmp_path / "data" / "tiny"), "(10, 3, 2, 4)", "decoding",
+                  *tiny.SPEC.sha256.values()):  # fmt: skip
+        assert piece in said
+    assert data.train.shape == (10, 3, 2, 4)
+
+
+def test_what_is_wrong_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "cifar10", "--source", str(tmp_path / "nothing")]) == 2
+    assert "nothing does not exist; name a folder or a tarball" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="source is for cifar10 only, got x for digits"):
+        Data("digits", Path("x"))
+    with pytest.raises(SystemExit):
+        main(["data", "mnist"])

@@ -1,0 +1,161 @@
+"""A reproduction that nobody ran: folders with plausible numbers, made in a moment.
+
+`write(folder)` makes it; the report of a larger one can be looked at with
+
+    python -c "from pathlib import Path; from tests.experiments import fabricated as f; \\
+        f.example(Path('runs/fabricated'))"
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from mlmcgrad.experiments.reproduce.claims import Claim
+
+METHODS = ("iwae", "br", "mlmc", "mlmc-rb")
+BATCH, CANDIDATES, PER_EPOCH = 50, 5, 30
+# Test NLL that a method ends at, and how much noisier than BR its gradient is.
+_END = {"iwae": 19.2, "br": 18.0, "mlmc": 18.15, "mlmc-rb": 18.1}
+_NOISE = {"iwae": 1.4, "br": 1.0, "mlmc": 4.0, "mlmc-rb": 2.5}
+
+
+def write(
+    folder: Path,
+    dataset: str = "digits",
+    optimizers: tuple[str, ...] = ("amsgrad",),
+    methods: tuple[str, ...] = METHODS,
+    seeds: int = 2,
+    iterations: int = 100,
+    stretch: float = 2.0,
+    pictures: bool = True,
+) -> Path:
+    """Write a reproduction whose runs are all complete."""
+    runs = {}
+    for optimizer in optimizers:
+        for method in methods:
+            for seed in range(seeds):
+                name = f"{optimizer}-{method}-{seed}"
+                last = iterations if method == "br" else round(iterations * stretch)
+                runs[name] = _settings(dataset, method, optimizer, seed, last)
+                _run(folder / "runs" / name, method, runs[name], pictures)
+    settings = {
+        "preset": "quick", "dataset": dataset, "optimizer": list(optimizers),
+        "methods": list(methods), "seeds": seeds, "jobs": 2, "iterations": iterations,
+        "stretch": stretch, "out": str(folder),
+    }  # fmt: skip
+    about = {
+        "experiment": "reproduce", "settings": settings, "runs": runs,
+        "versions": {"mlmcgrad": "0.1.0", "python": "3.11.2", "torch": "2.6.0", "numpy": "2.0.0"},
+        "command": f"mlmcgrad reproduce --dataset {dataset}", "commit": "0123abc", "cores": 2,
+        "seconds": 312.0, "finished": "2024-05-06T07:08:09+00:00",
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(about))
+    return folder
+
+
+def fail(folder: Path, name: str, error: str) -> None:
+    """Turn a run of a reproduction into one that failed half way."""
+    run = folder / "runs" / name
+    (run / "summary.json").unlink()
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[: len(lines) // 2]))
+    (run / "error.json").write_text(json.dumps({"error": error}))
+
+
+def claims(dataset: str = "digits") -> list[Claim]:
+    """Claims with all verdicts, with and without a number."""
+    found = []
+    for optimizer in ("amsgrad", "adagrad"):
+        for method in ("mlmc", "mlmc-rb"):
+            found += [
+                Claim("nll-per-epoch", dataset, optimizer, method,
+                      "BR-IWAE is slightly better than MLMC-IWAE per epoch.",
+                      "Test NLL of BR minus that of the other method at the same epoch",
+                      -0.21, -0.35, -0.07, "holds"),
+                Claim("nll-at-budget", dataset, optimizer, method,
+                      "MLMC-IWAE converges faster at the same computational budget.",
+                      "Test NLL minus that of BR at BR's whole budget",
+                      0.12, 0.03, 0.21, "does not hold", "At T = 54, with 2.1 of 5 weights."),
+                Claim("budget-ratio", dataset, optimizer, method, "",
+                      "Budget at which BR's final NLL is reached, relative to BR's",
+                      None, None, None, "undecided", "One of 3 seeds never reaches it."),
+            ]  # fmt: skip
+    return found
+
+
+def example(folder: Path) -> Path:
+    """A reproduction as large as a real one, with a run that failed, and its report."""
+    from mlmcgrad.experiments.reproduce import page as report
+    from mlmcgrad.experiments.reproduce.gather import gather
+
+    both = ("amsgrad", "adagrad")
+    write(folder / "digits", optimizers=both, seeds=3, iterations=3000, stretch=3.0)
+    write(folder / "cifar10", "cifar10", both, seeds=3, iterations=1200)
+    fail(folder / "cifar10", "adagrad-mlmc-2", "FloatingPointError: the bound is <nan>")
+    parts = [gather(folder / name) for name in ("digits", "cifar10")]
+    report.write(parts[:1], [claims()], folder / "digits")
+    return report.write(parts, [claims(), claims("cifar10")], folder / "both")
+
+
+def _settings(
+    dataset: str, method: str, optimizer: str, seed: int, iterations: int
+) -> dict[str, Any]:
+    return {
+        "dataset": dataset, "method": method.removesuffix("-rb"), "optimizer": optimizer,
+        "rao_blackwell": method == "mlmc-rb", "seed": seed, "iterations": iterations,
+        "batch_size": BATCH, "candidates": CANDIDATES, "base": 1, "truncation_scale": 1.0,
+        "truncation_exponent": 0.5, "learning_rate": 0.01,
+    }  # fmt: skip
+
+
+def _run(folder: Path, method: str, settings: dict[str, Any], pictures: bool) -> None:
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng([settings["seed"], *map(ord, method + settings["optimizer"])])
+    last, rows = settings["iterations"], []
+    tests = {last, *(round(10 * 2 ** (i / 2)) for i in range(40))}
+    spent, seconds, shift = 0, 0.0, 0.1 * rng.standard_normal()
+    for n in range(10, last + 1, 10):
+        drawn = rng.geometric(0.5, 10 * BATCH)
+        steps = _steps(method, drawn, n)
+        spent += int(steps.sum()) * (CANDIDATES - 1) + 10 * BATCH
+        seconds += 1e-5 * float(steps.sum()) + 0.03 * (1.0 + 0.1 * rng.random())
+        where = {"iteration": n, "epoch": round(n / PER_EPOCH, 6), "evaluations": spent,
+                 "seconds": round(seconds, 3)}  # fmt: skip
+        value, counts = np.unique(drawn if "mlmc" in method else 0 * drawn, return_counts=True)
+        rows.append({
+            **where, "bound": -30.0, "theta_squared": 0.4 + 2.0 * _NOISE[method] * rng.random(),
+            "effective": 2.1, "largest": 0.6, "acceptance": 0.5,
+            "levels": {str(k): int(c) for k, c in zip(value, counts, strict=True)},
+        })  # fmt: skip
+        # A test stands at the first line from its iteration on: near enough for a fabrication.
+        if any(n - 10 < t <= n for t in tests):
+            nll = _END[method] + 12.0 * n**-0.35 + shift
+            gradient = 3.0 * n**-0.6 * (1.0 + 0.3 * rng.standard_normal())
+            gradient += 0.01 * rng.standard_normal()
+            rows.append({**where, "nll": nll, "nll_se": 0.1, "gradient": gradient,
+                         "gradient_se": 0.02})  # fmt: skip
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "metrics.jsonl").write_text(lines)
+    (folder / "config.json").write_text(json.dumps({"settings": settings}))
+    (folder / "summary.json").write_text(json.dumps(rows[-1]))
+    if pictures:
+        for kind, n in (("samples", 10), ("samples", last), ("reconstructions", last)):
+            shape = (274, 274, 3) if settings["dataset"] == "cifar10" else (274, 274)
+            coarse = rng.integers(0, 256, (34, 34, *shape[2:]), dtype=np.uint8)
+            pixels = coarse.repeat(9, 0).repeat(9, 1)[:274, :274]
+            Image.fromarray(pixels).save(folder / f"{kind}-{n:06d}.png")
+
+
+def _steps(method: str, drawn: Any, n: int) -> Any:
+    longest = math.floor(math.sqrt(n))
+    if method == "iwae":
+        return np.ones_like(drawn)
+    if method == "br":
+        return np.full_like(drawn, longest)
+    return np.where(2**drawn <= longest, 2**drawn, 1)

@@ -1,0 +1,90 @@
+"""Runs side by side: failures stay alone, signals save, killed processes are noticed."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from mlmcgrad.experiments.reproduce.fleet import complete, run_fleet
+from mlmcgrad.runs import folder as records
+from mlmcgrad.training.config import Config
+from mlmcgrad.training.errors import Stopped
+
+QUIET = Console(quiet=True)
+SMALL = {"batch_size": 10, "nll_samples": 5, "test_images": 5, "log_every": 2, "resume": True}
+LONG = 200_000
+
+
+def _configs(folder: Path, names: str, **changes: object) -> dict[str, Config]:
+    return {name: Config(out=folder / name, **{**SMALL, "iterations": 4, **changes})  # type: ignore[arg-type]
+            for name in names}  # fmt: skip
+
+
+def test_a_failed_run_does_not_take_the_others_down(tmp_path: Path) -> None:
+    runs = _configs(tmp_path, "abcd")
+    runs["b"] = Config(out=tmp_path / "b", device="nowhere", **SMALL)  # type: ignore[arg-type]
+    errors = run_fleet(runs, 2, QUIET)
+    assert set(errors) == {"b"}
+    assert "device 'nowhere' cannot be used here" in errors["b"]
+    assert records.read_json(tmp_path / "b" / "error.json") == {"error": errors["b"]}
+    assert [complete(runs[name]) for name in "abcd"] == [True, False, True, True]
+    # The next time only the failed one is tried; it succeeds, and its error is forgotten.
+    times = {name: (tmp_path / name / "summary.json").stat().st_mtime_ns for name in "acd"}
+    runs["b"] = _configs(tmp_path, "b")["b"]
+    assert run_fleet(runs, 2, QUIET) == {}
+    assert complete(runs["b"])
+    assert not (tmp_path / "b" / "error.json").exists()
+    for name, before in times.items():
+        assert (tmp_path / name / "summary.json").stat().st_mtime_ns == before
+
+
+def _when_training(folder: Path, act: object) -> threading.Thread:
+    """Call something once the run in the folder is going on."""
+
+    def wait() -> None:
+        metrics = folder / "metrics.jsonl"
+        while not (metrics.exists() and metrics.stat().st_size):
+            time.sleep(0.01)
+        act()  # type: ignore[operator]
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def test_a_process_that_dies_takes_only_its_run_with_it(tmp_path: Path) -> None:
+    runs = {**_configs(tmp_path, "a", iterations=LONG), **_configs(tmp_path, "bc")}
+
+    def kill() -> None:
+        (child,) = multiprocessing.active_children()
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+
+    thread = _when_training(tmp_path / "a", kill)
+    errors = run_fleet(runs, 1, QUIET)
+    thread.join()
+    assert set(errors) == {"a"}
+    assert "signal SIGKILL (the system does that when memory runs out)" in errors["a"]
+    assert complete(runs["b"])
+    assert complete(runs["c"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_every_run(tmp_path: Path, number: int) -> None:
+    runs = _configs(tmp_path, "ab", iterations=LONG)
+    thread = _when_training(tmp_path / "a", lambda: os.kill(os.getpid(), number))
+    with pytest.raises(Stopped, match="all saved; continue with the same command and --resume"):
+        run_fleet(runs, 2, QUIET)
+    thread.join()
+    assert not multiprocessing.active_children()
+    assert not any(complete(config) for config in runs.values())
+    name = max((tmp_path / "a" / "checkpoints").glob("*.pt"))
+    reached = int(name.stem.split("-")[1])
+    rows = records.read_lines(tmp_path / "a" / "metrics.jsonl")
+    assert rows[-1]["iteration"] <= reached < LONG
+    assert not (tmp_path / "a" / "error.json").exists()

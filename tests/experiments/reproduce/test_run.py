@@ -1,0 +1,168 @@
+"""`mlmcgrad reproduce`: end to end, and killed on the way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from mlmcgrad.cli import main
+from mlmcgrad.experiments.reproduce import run as reproduce
+from mlmcgrad.experiments.reproduce.forecast import forecast
+from mlmcgrad.experiments.reproduce.presets import PRESETS, filled, training_runs
+from mlmcgrad.experiments.reproduce.settings import Reproduce
+from mlmcgrad.training.config import Config
+
+QUIET = Console(quiet=True)
+SMALL = ("--preset", "smoke", "--optimizer", "amsgrad", "--methods", "br", "mlmc")
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    """The summary without what depends on the clock."""
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    summary["claims"] = [c for c in summary["claims"] if not c["id"].endswith("_seconds")]
+    for row in summary["final"]:
+        del row["seconds"]
+    return {name: summary[name] for name in ("claims", "final", "failed")}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    assert main(["reproduce", *SMALL, "--out", str(folder)]) == 0
+    return folder
+
+
+def test_smoke_run(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = json.loads((whole / "summary.json").read_text())
+    assert {"id", "dataset", "optimizer", "value", "low", "high", "verdict"} <= set(
+        summary["claims"][0]
+    )
+    assert {"per_epoch", "decay", "budget_nll", "budget_gradient", "budget_ratio"} <= {
+        claim["id"] for claim in summary["claims"]
+    }
+    assert {(row["method"], row["optimizer"], row["seed"]) for row in summary["final"]} == {
+        (method, "amsgrad", seed) for method in ("br", "mlmc") for seed in (1, 2)
+    }
+    for row in summary["final"]:
+        run = json.loads(
+            (whole / "runs" / f"amsgrad-{row['method']}-{row['seed']}" / "summary.json").read_text()
+        )
+        assert (run["nll"], run["evaluations"]) == (row["nll"], row["evaluations"])
+        assert row["seconds"] == pytest.approx(run["seconds"], abs=0.1)
+    assert (whole / "report.html").stat().st_size > 10_000
+    # Once more, with nothing left to train: the same report, and where it is.
+    assert main(["reproduce", *SMALL, "--out", str(whole), "--resume"]) == 0
+    assert f"report: {whole / 'report.html'}" in capsys.readouterr().out.replace("\n", "")
+    assert json.loads((whole / "summary.json").read_text()) == summary
+
+
+def test_killed_and_resumed_it_ends_the_same(whole: Path, tmp_path: Path) -> None:
+    """kill -9 of the parent: its processes stop by themselves, and --resume finishes the work."""
+    command = [sys.executable, "-m", "mlmcgrad", "reproduce", *SMALL, "--out", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    metrics = tmp_path / "runs" / "amsgrad-mlmc-1" / "metrics.jsonl"
+    while not (metrics.exists() and metrics.stat().st_size):
+        assert process.poll() is None
+        time.sleep(0.001)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "summary.json").exists()
+    finished = sorted((tmp_path / "runs").glob("*/summary.json"))
+    assert len(finished) < 4
+    _until_nobody_trains(tmp_path)
+    assert main(["reproduce", *SMALL, "--out", str(tmp_path), "--resume"]) == 0
+    assert _summary(tmp_path) == _summary(whole)
+
+
+def _until_nobody_trains(folder: Path) -> None:
+    """Wait until the orphaned processes have let go of their run folders."""
+    import fcntl
+
+    for lock in (folder / "runs").glob("*/lock"):
+        with lock.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def test_a_folder_in_use_is_not_touched(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", *SMALL, "--out", str(whole)]) == 2
+    assert "holds a reproduction already; continue it with --resume" in capsys.readouterr().err
+    assert main(["reproduce", *SMALL, "--iterations", "32", "--stretch", "1",
+                 "--out", str(whole), "--resume"]) == 2  # fmt: skip
+    assert "evaluate_every must be 2 as in the run that is resumed" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text('{"experiment": "scaling"}')
+    assert main(["reproduce", *SMALL, "--out", str(tmp_path), "--resume"]) == 2
+    assert "holds another experiment (scaling)" in capsys.readouterr().err
+
+
+def test_a_failed_run_is_named_and_the_report_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--preset", "smoke", "--optimizer", "amsgrad", "--methods", "br", "--seeds", "1"]
+    out = ["--out", str(tmp_path)]
+    assert main(["reproduce", *arguments, *out, "--device", "nowhere"]) == 2
+    assert "1 of 1 runs failed (amsgrad-br-1)" in capsys.readouterr().err
+    assert "device &#39;nowhere&#39; cannot be used" in (tmp_path / "report.html").read_text()
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert [row["name"] for row in summary["failed"]] == ["amsgrad-br-1"]
+
+
+def test_presets_are_what_the_paper_and_the_help_say() -> None:
+    paper = training_runs(filled(Reproduce(preset="paper")))
+    assert len(paper) == 5 * 2 * 4
+    for run in paper.values():
+        assert (run.dataset, run.batch_size, run.candidates, run.latent) == ("cifar10", 128, 5, 100)
+        assert run.iterations * 128 >= 200 * 50_000 > (run.iterations - 200) * 128
+        assert (run.truncation_scale, run.truncation_exponent) == (1.0, 0.5)
+        assert (run.learning_rate, run.rho1, run.rho2) == (0.001, 0.9, 0.999)
+    for name, preset in PRESETS.items():
+        runs = training_runs(filled(Reproduce(preset=name)))  # type: ignore[arg-type]
+        br = runs["amsgrad-br-1"]
+        assert br.tests_at(br.iterations)
+        assert runs["adagrad-mlmc-rb-1"].rao_blackwell
+        assert runs["adagrad-mlmc-rb-1"].optimizer == "adagrad"
+        assert runs["amsgrad-mlmc-1"].tests_at(br.iterations)  # so that N can be compared exactly
+        assert runs["amsgrad-mlmc-1"].iterations == preset.stretch * preset.iterations
+        assert preset.seeds >= 3 or name == "smoke"
+
+
+def test_command_says_what_differs_from_the_preset() -> None:
+    config = Reproduce(preset="cpu", seeds=4, methods=("br", "mlmc"), out=Path("x"), jobs=1)
+    expected = "mlmcgrad reproduce --preset cpu --methods br mlmc --seeds 4"
+    assert reproduce.command(filled(config)) == expected
+    assert reproduce.command(filled(Reproduce())) == "mlmcgrad reproduce --preset quick"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": 0}, "seeds must be at least 1, got 0"),
+        ({"iterations": 15}, "iterations must be at least 16, got 15"),
+        ({"methods": ()}, "methods must name each choice once"),
+        ({"optimizer": ("adagrad", "adagrad")}, "optimizer must name each choice once"),
+    ],
+)
+def test_bad_settings_are_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Reproduce(**changes)
+
+
+def test_forecast_grows_with_the_work(tmp_path: Path) -> None:
+    """Ten times the iterations take more than five times as long; no run folder is made."""
+
+    def run(iterations: int) -> Config:
+        return Config(method="br", iterations=iterations, batch_size=10, nll_samples=1,
+                      test_images=1, evaluate_every=iterations, out=tmp_path / "x")  # fmt: skip
+
+    few, many = forecast([run(1000).resolved()]), forecast([run(10_000).resolved()])
+    assert 0.0 < few < many
+    assert many > 5.0 * few
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,94 @@
+"""The chain that stays or renews: its path against a slow loop, its law against the matrix."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from mlmcgrad import MLMC, Average, theory
+from mlmcgrad.kernels import Regenerative
+from mlmcgrad.problems import sticky
+from mlmcgrad.types import Plan
+from tests.chains import average_law, rng, run, unit
+from tests.statistics import mean_is
+
+LAW = torch.tensor([[0.2, 0.5, 0.3], [0.0, 0.1, 0.9]], dtype=torch.float64)
+
+
+def _slow(stay: float, law: Tensor, x0: Tensor, plan: Plan, seed: int) -> tuple[Tensor, Tensor]:
+    """Coefficients (chains, S) and last states, one step of one chain at a time."""
+    noise = torch.rand(2, int(plan.lengths.sum()), dtype=torch.float64, generator=rng(seed))
+    total, last, j = torch.zeros_like(law), x0.clone(), 0
+    for chain, length in enumerate(plan.lengths.tolist()):
+        x = int(x0[chain])
+        for i in range(1, length + 1):
+            if noise[1, j] >= stay:
+                x = int((law[chain].cumsum(0) <= noise[0, j]).sum())
+            total[chain, x] += plan.weights(i, i)[0, chain]
+            j += 1
+        last[chain] = x
+    return total, last
+
+
+@pytest.mark.parametrize("estimator", [Average(7), MLMC(64.0), MLMC(16.0, base=3)])
+def test_path_is_that_of_a_slow_loop(estimator: Average | MLMC) -> None:
+    law = LAW.repeat(20, 1)
+    x0 = torch.randint(3, (len(law),), generator=rng(3))
+    plan = estimator.plan(len(law), 1, rng(1))
+    measure, outcome = run(Regenerative(0.6, lambda: law), x0, plan, seed=2)
+    total, last = _slow(0.6, law, x0, plan, seed=2)
+    found = torch.zeros_like(law)
+    found[measure.owner, measure.points] += measure.coefficient
+    assert torch.allclose(found, total, atol=1e-12)
+    assert torch.equal(outcome.last, last)
+    assert outcome.evaluations == 0
+    assert 0 < outcome.accepted < int(plan.lengths.sum())
+    assert found[1::2, 0].abs().max() <= total[1::2, 0].abs().max()  # only a start is ever there
+
+
+def test_law_is_that_of_the_matrix() -> None:
+    """Null: the mean of MLMC's measure is the law of an average of 8 steps; false alarm 1e-5.
+
+    Planted: a chain that stays a little longer than the matrix says fails the same test.
+    """
+    problem = sticky(stay=0.6, seed=3)
+    theta = problem.theta.detach()
+    chains = 40_000
+    plan = MLMC(8.0).plan(chains, 1, rng(1))
+    expected = average_law(problem.matrix(theta)[0], unit(4, 2), 8)
+
+    def sample(stay: float) -> Tensor:
+        kernel = Regenerative(stay, lambda: problem.law(theta).expand(chains, -1))
+        measure, _ = run(kernel, torch.full((chains,), 2), plan, seed=4)
+        coefficient = torch.zeros(chains, 4, dtype=torch.float64)
+        coefficient[measure.owner, measure.points] = measure.coefficient
+        return coefficient
+
+    assert mean_is(sample(0.6), expected)
+    assert not mean_is(sample(0.68), expected)
+
+
+@pytest.mark.parametrize("stay", [0.3, 0.7])
+def test_ergodicity_is_known_without_computing(stay: float) -> None:
+    """d(i) = a^i (1 − min π) and d̄(i) = a^i for every θ, so β is the same for every θ."""
+    problem = sticky(rows=4, stay=stay, seed=1)
+    matrices, laws = problem.matrix(problem.theta.detach()), problem.law(problem.theta.detach())
+    betas = []
+    for matrix, law in zip(matrices, laws, strict=True):
+        power = torch.eye(4, dtype=torch.float64)
+        for i in range(1, 6):
+            power = power @ matrix
+            distance = 0.5 * (power - law).abs().sum(1)
+            assert torch.allclose(distance, stay**i * (1.0 - law), atol=1e-12)
+            between = 0.5 * (power[0] - power[1]).abs().sum()
+            assert between.item() == pytest.approx(stay**i)
+        betas.append(theory.ergodicity(matrix).beta)
+    assert betas == pytest.approx([2.0 * (1.0 - stay) ** 2] * 4, rel=1e-9)
+
+
+def test_bad_input() -> None:
+    with pytest.raises(ValueError, match=r"stay must be in \[0, 1\), got 1.0"):
+        Regenerative(1.0, lambda: LAW)
+    with pytest.raises(ValueError, match="x0=None"):
+        run(Regenerative(0.5, lambda: LAW), None, Average(2).plan(2, 1, rng()))
