@@ -28,8 +28,13 @@ from benchmarks.timing import Result, compare, one_core
 OBSERVATIONS, DIMENSION = 200, 20
 SIZES = {"MALA": 0.005, "RWMH": 0.1}
 STEPS = {1: 4096, 128: 1024, 1024: 128}
-TARGETS = {(1, True): 0.5, (128, False): 0.6, (128, True): 1.3,
-           (1024, False): 0.6, (1024, True): 1.3}  # fmt: skip
+TARGETS = {
+    (1, True): 0.5,
+    (128, False): 0.6,
+    (128, True): 1.3,
+    (1024, False): 0.6,
+    (1024, True): 1.3,
+}
 
 
 def run() -> list[Result]:

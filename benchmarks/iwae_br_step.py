@@ -63,8 +63,9 @@ def _ratios(model: LatentModel, y: Tensor, length: int, repeats: int) -> tuple[l
 def _mean(label: str, values: list[float]) -> Result:
     """A variance is a mean, not a median: rare large differences count. Quartiles by bootstrap."""
     sample = torch.tensor(values)
-    rows = torch.randint(len(sample), (2000, len(sample)),
-                         generator=torch.Generator().manual_seed(0))  # fmt: skip
+    rows = torch.randint(
+        len(sample), (2000, len(sample)), generator=torch.Generator().manual_seed(0)
+    )
     low, high = sample[rows].mean(1).quantile(torch.tensor([0.25, 0.75])).tolist()
     return Result(label, float(sample.mean()), low, high, target=0.05, at_most=True)
 

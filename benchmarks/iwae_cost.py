@@ -63,19 +63,24 @@ def run() -> list[Result]:
         "BR": [float(t) for t in LENGTHS],
     }
     return [
-        _straight(f"{name}-IWAE seconds over the line a + b {x}, T = 2 … {last}, largest",
-                  abscissae[name], curves[name])
+        _straight(
+            f"{name}-IWAE seconds over the line a + b {x}, T = 2 … {last}, largest",
+            abscissae[name],
+            curves[name],
+        )
         for name, x, last in (("MLMC", "log2 T", 2**LEVELS), ("BR", "T", LENGTHS[-1]))
-    ]  # fmt: skip
+    ]
 
 
 def at_level(model: LatentModel, level: int) -> Objective:
     """MLMC-IWAE with all chains at one level."""
     objective = Objective(model, "mlmc", K, 2**LEVELS)
     gradient = mg.MarkovGradient(
-        objective.gradient.kernel, objective.gradient.loss, OneLevel(level),
+        objective.gradient.kernel,
+        objective.gradient.loss,
+        OneLevel(level),
         parameters=objective.gradient.parameters,
-    )  # fmt: skip
+    )
     vars(objective)["gradient"] = gradient  # in place of the one that draws levels
     return objective
 

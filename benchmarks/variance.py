@@ -91,9 +91,12 @@ def run() -> list[Result]:
 def _linear_gaussian(rao_blackwell: bool, assignment: Assignment, base: int) -> Draw:
     problem = mg.problems.linear_gaussian()
     gradient = mg.MarkovGradient(
-        problem.kernel(K, rao_blackwell), problem.loss,
-        mg.MLMC(64, assignment=assignment, base=base), parameters=problem.parameters, chunk=2**16,
-    )  # fmt: skip
+        problem.kernel(K, rao_blackwell),
+        problem.loss,
+        mg.MLMC(64, assignment=assignment, base=base),
+        parameters=problem.parameters,
+        chunk=2**16,
+    )
     y = problem.data.repeat(16, 1)  # 128 chains
 
     def draw(generator: torch.Generator) -> tuple[Tensor, int]:
@@ -139,12 +142,17 @@ def _rows(problem: str, samples: dict[tuple[bool, Assignment, int], Sample]) -> 
     plain = samples[False, "independent", 1]
     return [
         Row(
-            problem, "Rao-Blackwell" if rao_blackwell else "sampled", assignment, base,
-            sample.evaluations, float(sample.distances.mean()),
-            float(sample.distances.mean()) * sample.evaluations, *_gain(plain, sample),
+            problem,
+            "Rao-Blackwell" if rao_blackwell else "sampled",
+            assignment,
+            base,
+            sample.evaluations,
+            float(sample.distances.mean()),
+            float(sample.distances.mean()) * sample.evaluations,
+            *_gain(plain, sample),
         )
         for (rao_blackwell, assignment, base), sample in samples.items()
-    ]  # fmt: skip
+    ]
 
 
 def _table(problem: str, rows: list[Row]) -> Table:
@@ -153,9 +161,12 @@ def _table(problem: str, rows: list[Row]) -> Table:
     )
     for row in rows:
         table.add_row(
-            f"{row.selection}, {row.levels}, {row.base}", f"{row.evaluations:.1f}",
-            f"{row.variance:.4g}", f"{row.gain:.2f}", f"{row.gain_low:.2f} … {row.gain_high:.2f}",
-        )  # fmt: skip
+            f"{row.selection}, {row.levels}, {row.base}",
+            f"{row.evaluations:.1f}",
+            f"{row.variance:.4g}",
+            f"{row.gain:.2f}",
+            f"{row.gain_low:.2f} … {row.gain_high:.2f}",
+        )
     return table
 
 

@@ -16,9 +16,15 @@ def test_targets_have_a_direction() -> None:
     assert Result("slow", 1.0, 0.9, 1.1, target=1.5).row()["met"] is False
     assert Result("small", 1.0, 0.9, 1.1, target=1.5, at_most=True).row()["met"] is True
     assert summary("large", [1.0, 2.0, 3.0], target=1.5, at_most=True).row() == {
-        "name": "large", "ratio": 2.0, "low": 1.5, "high": 2.5, "target": 1.5, "at_most": True,
-        "note": "", "met": False,
-    }  # fmt: skip
+        "name": "large",
+        "ratio": 2.0,
+        "low": 1.5,
+        "high": 2.5,
+        "target": 1.5,
+        "at_most": True,
+        "note": "",
+        "met": False,
+    }
 
 
 def test_the_level_law_averages_lengths_to_the_expected_length() -> None:

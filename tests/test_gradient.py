@@ -120,10 +120,7 @@ def test_context_may_carry_a_gradient_through_chunks() -> None:
     scale = torch.tensor(3.0, requires_grad=True)
     rows = torch.arange(8.0)
     gradient = mg.MarkovGradient(
-        mg.kernels.FromStep(lambda x, c, generator: x + 1.0),
-        lambda x, c: c,
-        mg.Average(4),
-        chunk=5,
+        mg.kernels.FromStep(lambda x, c, generator: x + 1.0), lambda x, c: c, mg.Average(4), chunk=5
     )
     gradient.backward(torch.zeros(8), scale * rows, n=1, generator=rng())
     assert scale.grad is not None
@@ -185,10 +182,11 @@ def test_boltzmann_gradient_has_the_bias_of_the_long_chain() -> None:
     law = torch.eye(16, dtype=torch.float64)[(model.data @ weight).long()].mean(0)
     exact = average_law(model.transition(), law, 8)
     per_state = [
-        torch.cat([g.flatten() for g in torch.autograd.grad(model.loss(v[None]).sum(),
-                                                             model.parameters)])
+        torch.cat(
+            [g.flatten() for g in torch.autograd.grad(model.loss(v[None]).sum(), model.parameters)]
+        )
         for v in model.states()
-    ]  # fmt: skip
+    ]
     assert mean_is(torch.stack(rows), exact @ torch.stack(per_state))
     short = average_law(model.transition(), law, 1)
     assert not mean_is(torch.stack(rows), short @ torch.stack(per_state))
@@ -371,8 +369,9 @@ def test_same_generator_same_gradient(kernel: str, estimator: str) -> None:
     second, _ = once(torch.Generator().set_state(state), 1024)
     small, spent_small = once(generator.set_state(state), 5)
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    assert all(torch.allclose(a, b, rtol=1e-9, atol=1e-11)
-               for a, b in zip(first, small, strict=True))  # fmt: skip
+    assert all(
+        torch.allclose(a, b, rtol=1e-9, atol=1e-11) for a, b in zip(first, small, strict=True)
+    )
     assert torch.equal(generator.get_state(), after)  # the chunk changes no draw
     assert spent.loss_evaluations == spent_small.loss_evaluations
     assert torch.equal(spent.last, spent_small.last)

@@ -15,9 +15,13 @@ from tests.test_gradient import coin, weights, zeros
 
 
 def _refused(
-    error: type[Exception], message: str, gradient: mg.MarkovGradient, leaf: Tensor,
-    *arguments: Any, **options: Any,
-) -> None:  # fmt: skip
+    error: type[Exception],
+    message: str,
+    gradient: mg.MarkovGradient,
+    leaf: Tensor,
+    *arguments: Any,
+    **options: Any,
+) -> None:
     leaf.grad = torch.full_like(leaf, 7.0)
     options = {"n": 1, "generator": rng(), **options}
     for method in (gradient.backward, gradient.gradient, gradient.surrogate):
@@ -31,13 +35,21 @@ def test_refuses_bad_calls() -> None:
     theta = weights()
     gradient = coin(theta)
     _refused(ValueError, "n must be an integer", gradient, theta, zeros(3), n=0)
-    _refused(TypeError, "generator must be a torch.Generator", gradient, theta, zeros(3),
-             generator=None)  # fmt: skip
+    _refused(
+        TypeError, "generator must be a torch.Generator", gradient, theta, zeros(3), generator=None
+    )
     _refused(ValueError, "x0 must be a tensor", gradient, theta, [0, 0])
     _refused(ValueError, "x0 must have at least one row", gradient, theta, zeros(0))
     _refused(ValueError, "x0=None needs a context tensor", gradient, theta, None)
-    _refused(ValueError, r"context tensor 2 must have one row for each of the 3 chains.*\(4, 2\)",
-             gradient, theta, zeros(3), torch.zeros(3), torch.zeros(4, 2))  # fmt: skip
+    _refused(
+        ValueError,
+        r"context tensor 2 must have one row for each of the 3 chains.*\(4, 2\)",
+        gradient,
+        theta,
+        zeros(3),
+        torch.zeros(3),
+        torch.zeros(4, 2),
+    )
 
 
 def test_refuses_bad_losses() -> None:
@@ -47,13 +59,28 @@ def test_refuses_bad_losses() -> None:
     def made(loss: Any) -> mg.MarkovGradient:
         return mg.MarkovGradient(mg.kernels.Finite(matrix), loss, mg.MLMC(8))
 
-    _refused(ValueError, "loss does not depend on any tensor that requires a gradient",
-             made(lambda x: x.double()), theta, zeros(3))  # fmt: skip
-    _refused(ValueError, r"loss must return one number for each row.*got \(\)",
-             made(lambda x: theta[x].sum()), theta, zeros(3))  # fmt: skip
+    _refused(
+        ValueError,
+        "loss does not depend on any tensor that requires a gradient",
+        made(lambda x: x.double()),
+        theta,
+        zeros(3),
+    )
+    _refused(
+        ValueError,
+        r"loss must return one number for each row.*got \(\)",
+        made(lambda x: theta[x].sum()),
+        theta,
+        zeros(3),
+    )
     _refused(ValueError, "got float", made(lambda x: 1.0), theta, zeros(3))
-    _refused(FloatingPointError, "the weighted loss is nan",
-             made(lambda x: theta[x] * math.nan), theta, zeros(3))  # fmt: skip
+    _refused(
+        FloatingPointError,
+        "the weighted loss is nan",
+        made(lambda x: theta[x] * math.nan),
+        theta,
+        zeros(3),
+    )
 
 
 def test_an_error_in_the_middle_leaves_grad_alone() -> None:

@@ -53,8 +53,9 @@ def test_merge_of_single_integers(points: int, seed: int, shift: int) -> None:
     merged = merge(measure)
     assert _totals(merged) == _totals(measure)
     assert merged.points.dtype == torch.int64
-    assert len(merged) == len(set(zip(measure.owner.tolist(), measure.points.tolist(),
-                                      strict=True)))  # fmt: skip
+    assert len(merged) == len(
+        set(zip(measure.owner.tolist(), measure.points.tolist(), strict=True))
+    )
 
 
 def test_drop_tolerance() -> None:
@@ -151,8 +152,9 @@ def test_merge_runs_is_the_naive_sum(data: st.DataObject) -> None:
     naive = Measure(path[1:].flatten(), owner.repeat(steps), weights.flatten())
     together = concatenate(found)
     assert _totals(together) == _totals(naive)
-    distinct = {(o, x) for o, x in zip(together.owner.tolist(), together.points.tolist(),
-                                       strict=True)}  # fmt: skip
+    distinct = {
+        (o, x) for o, x in zip(together.owner.tolist(), together.points.tolist(), strict=True)
+    }
     assert len(distinct) == len(together)
 
 

@@ -145,12 +145,7 @@ class MarkovGradient:
         return scalar
 
     def simulate(
-        self,
-        x0: Start,
-        context: Context,
-        plan: Plan,
-        generator: torch.Generator,
-        emit: Emit,
+        self, x0: Start, context: Context, plan: Plan, generator: torch.Generator, emit: Emit
     ) -> Outcome:
         """Run the planned chains and hand on their measure, without states that carry no weight.
 

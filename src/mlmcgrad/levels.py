@@ -87,9 +87,11 @@ class LevelLaw(ABC):
         """
         ends, values = self.pieces(k, base)
         plan = Plan(
-            torch.tensor([k]), torch.tensor([ends[-1]]), torch.tensor([ends]),
+            torch.tensor([k]),
+            torch.tensor([ends[-1]]),
+            torch.tensor([ends]),
             torch.tensor([values], dtype=torch.float64),
-        )  # fmt: skip
+        )
         return plan.weights(1, ends[-1])[:, 0]
 
     @final

@@ -52,9 +52,11 @@ class Plan:
     def to(self, device: torch.device) -> Plan:
         """The same plan with its tensors on another device."""
         return Plan(
-            self.levels.to(device), self.lengths.to(device),
-            self.ends.to(device), self.values.to(device),
-        )  # fmt: skip
+            self.levels.to(device),
+            self.lengths.to(device),
+            self.ends.to(device),
+            self.values.to(device),
+        )
 
 
 @dataclass(frozen=True)

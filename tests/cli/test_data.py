@@ -34,8 +34,13 @@ def test_cifar10_from_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     console = Console(file=io.StringIO(), force_terminal=True, width=400)
     data = run(Data("cifar10", source), console)
     said = console.file.getvalue()  # type: ignore[attr-defined]
-    for piece in (str(source), str(tmp_path / "data" / "tiny"), "(10, 3, 2, 4)", "decoding",
-                  *tiny.SPEC.sha256.values()):  # fmt: skip
+    for piece in (
+        str(source),
+        str(tmp_path / "data" / "tiny"),
+        "(10, 3, 2, 4)",
+        "decoding",
+        *tiny.SPEC.sha256.values(),
+    ):
         assert piece in said
     assert data.train.shape == (10, 3, 2, 4)
 

@@ -29,8 +29,9 @@ def test_help_answers_at_once_because_torch_is_not_imported(command: list[str]) 
     best = float("inf")
     for _ in range(3):  # the machine may be busy: processor time, and the fastest of three, tell
         before = os.times()
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                              check=False)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        )
         after = os.times()
         spent = after.children_user + after.children_system
         best = min(best, spent - before.children_user - before.children_system)

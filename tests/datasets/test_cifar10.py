@@ -71,8 +71,11 @@ def test_a_source_with_other_pictures_is_refused(part: str, tmp_path: Path, fold
     content[name] = content[name][:-1] + bytes([content[name][-1] ^ 1])
     source = tiny.folder(tmp_path / "bad", content)
     expected = SPEC.sha256[part]
-    with pytest.raises(ValueError, match=f"{source} does not hold tiny: the {part} pictures hash "
-                       rf"to [0-9a-f]{{64}}, not to {expected}. Nothing was cached"):  # fmt: skip
+    with pytest.raises(
+        ValueError,
+        match=f"{source} does not hold tiny: the {part} pictures hash "
+        rf"to [0-9a-f]{{64}}, not to {expected}. Nothing was cached",
+    ):
         load(SPEC, source)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -80,8 +83,9 @@ def test_a_source_with_other_pictures_is_refused(part: str, tmp_path: Path, fold
 def test_batches_in_another_order_are_refused(tmp_path: Path, folder: Path) -> None:
     content = tiny.files(".bin")
     content["data_batch_1.bin"], content["data_batch_2.bin"] = (
-        content["data_batch_2.bin"], content["data_batch_1.bin"],
-    )  # fmt: skip
+        content["data_batch_2.bin"],
+        content["data_batch_1.bin"],
+    )
     with pytest.raises(ValueError, match="the train pictures hash to"):
         load(SPEC, tiny.folder(tmp_path / "bad", content))
     assert not folder.exists()
@@ -101,9 +105,12 @@ def test_npm_where_the_archive_cannot_be_had(
 
 @pytest.mark.parametrize("damage", ["truncated", "altered"])
 def test_a_damaged_cache_is_made_anew_and_that_is_said(
-    damage: str, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch,
+    damage: str,
+    tmp_path: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     _npm(tmp_path, monkeypatch, tiny.files(".png"))
     load(SPEC)
     path = folder / "train.npy"

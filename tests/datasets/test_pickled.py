@@ -24,8 +24,11 @@ class _Evil:
         return self.call
 
 
-@pytest.mark.parametrize("data", [python2(TEST), python3(TEST, 3), python3(TEST, 4),
-                                  python3(TEST, 5)], ids=["python2", "3", "4", "5"])  # fmt: skip
+@pytest.mark.parametrize(
+    "data",
+    [python2(TEST), python3(TEST, 3), python3(TEST, 4), python3(TEST, 5)],
+    ids=["python2", "3", "4", "5"],
+)
 def test_arrays_are_read(data: bytes) -> None:
     np.testing.assert_array_equal(read_array(data, "data", (ROWS, PIXELS)), FLAT)
 
@@ -84,8 +87,9 @@ def test_the_stand_ins_cannot_be_altered() -> None:
 
 def test_bytes_that_do_not_match_the_shape() -> None:
     whole = python2(TEST)
-    short = whole.replace(b"T" + (ROWS * PIXELS).to_bytes(4, "little") + FLAT.tobytes(),
-                          b"U\x03abc")  # fmt: skip
+    short = whole.replace(
+        b"T" + (ROWS * PIXELS).to_bytes(4, "little") + FLAT.tobytes(), b"U\x03abc"
+    )
     with pytest.raises(ValueError, match=f"does not have {ROWS * PIXELS} bytes"):
         read_array(short, "data", (ROWS, PIXELS))
 

@@ -92,8 +92,9 @@ def test_a_damaged_strip_gives_pictures_or_a_value_error(
     whole = tiny.strip(TEST)
     at = position % len(whole)
     try:
-        images = read_strip(whole[:at] if cut else whole[:at] + bytes([value]) + whole[at + 1 :],
-                            SPEC)  # fmt: skip
+        images = read_strip(
+            whole[:at] if cut else whole[:at] + bytes([value]) + whole[at + 1 :], SPEC
+        )
     except ValueError:
         return
     assert images.shape == TEST.shape

@@ -44,9 +44,13 @@ def _measured(estimator: mg.estimators.Estimator, replicates: int = 40_000) -> A
         problem.kernel(), problem.loss, estimator, parameters=problem.parameters
     )
     return accuracy(
-        gradient, problem, problem.start(1), ladder=[1, 2, 4, 8], generator=rng(3),
+        gradient,
+        problem,
+        problem.start(1),
+        ladder=[1, 2, 4, 8],
+        generator=rng(3),
         replicates=replicates,
-    )  # fmt: skip
+    )
 
 
 def test_moments_of_the_multilevel_estimator() -> None:
@@ -102,10 +106,16 @@ def test_slope_errors_are_honest() -> None:
         problem.kernel(), problem.loss, mg.MLMC(2), parameters=problem.parameters
     )
     fits = [
-        accuracy(gradient, problem, problem.start(1), ladder=[1, 2, 4, 8], generator=rng(seed),
-                 replicates=4000).bias_slope()
+        accuracy(
+            gradient,
+            problem,
+            problem.start(1),
+            ladder=[1, 2, 4, 8],
+            generator=rng(seed),
+            replicates=4000,
+        ).bias_slope()
         for seed in range(20)
-    ]  # fmt: skip
+    ]
     spread = float(torch.tensor([f.slope for f in fits]).std())
     claimed = sum(f.slope_se for f in fits) / len(fits)
     assert 0.5 * spread < claimed < 2.0 * spread
@@ -114,16 +124,20 @@ def test_slope_errors_are_honest() -> None:
 def test_a_long_run_stands_in_for_the_answer() -> None:
     problem = problems.gaussian()
     gradient = mg.MarkovGradient(
-        mg.kernels.MALA(problem.log_density, 0.5), problem.loss, mg.MLMC(2),
+        mg.kernels.MALA(problem.log_density, 0.5),
+        problem.loss,
+        mg.MLMC(2),
         parameters=problem.parameters,
-    )  # fmt: skip
+    )
     reference = long_run(gradient, problem.start(200), length=400, burn_in=100, generator=rng(1))
     (exact,) = problem.exact_gradient()
     assert ((reference.value - exact).abs() < 5.0 * reference.se).all()
-    known = accuracy(gradient, problem, problem.start(1), ladder=[2, 4], generator=rng(2),
-                     replicates=2000)  # fmt: skip
-    guessed = accuracy(gradient, reference, problem.start(1), ladder=[2, 4], generator=rng(2),
-                       replicates=2000)  # fmt: skip
+    known = accuracy(
+        gradient, problem, problem.start(1), ladder=[2, 4], generator=rng(2), replicates=2000
+    )
+    guessed = accuracy(
+        gradient, reference, problem.start(1), ladder=[2, 4], generator=rng(2), replicates=2000
+    )
     for a, b in zip(known.rows, guessed.rows, strict=True):
         assert abs(a.bias - b.bias) < 5.0 * float(reference.se.norm())
         assert b.bias_se > a.bias_se  # the reference's own error counts
@@ -142,5 +156,6 @@ def test_bad_input() -> None:
         long_run(gradient, problem.start(2), length=4, burn_in=0, generator=rng())
     vague = Reference(problem.average_gradient(2), torch.full((2,), 10.0).double())
     with pytest.raises(ValueError, match="drowns in noise"):
-        accuracy(gradient, vague, problem.start(1), ladder=[2, 4], generator=rng(),
-                 replicates=2000).bias_slope()  # fmt: skip
+        accuracy(
+            gradient, vague, problem.start(1), ladder=[2, 4], generator=rng(), replicates=2000
+        ).bias_slope()

@@ -43,12 +43,7 @@ class Drifting:
     kernel: Kernel
 
     def run(
-        self,
-        x0: Start,
-        context: Context,
-        plan: Plan,
-        generator: torch.Generator,
-        emit: Emit,
+        self, x0: Start, context: Context, plan: Plan, generator: torch.Generator, emit: Emit
     ) -> Outcome:
         shift = 0.02 * float(plan.lengths.max())
 

@@ -49,9 +49,11 @@ def test_rows_are_the_chains_own_gradients(chains: int) -> None:
 def test_a_parameter_that_is_not_used_has_zero_columns() -> None:
     theta, other = (torch.zeros(2, dtype=torch.float64, requires_grad=True) for _ in range(2))
     gradient = mg.MarkovGradient(
-        mg.kernels.Finite(torch.tensor([[0.5, 0.5], [0.5, 0.5]])), lambda x: theta[x],
-        mg.Average(4), parameters=[other, theta],
-    )  # fmt: skip
+        mg.kernels.Finite(torch.tensor([[0.5, 0.5], [0.5, 0.5]])),
+        lambda x: theta[x],
+        mg.Average(4),
+        parameters=[other, theta],
+    )
     plan = mg.Average(4).plan(10, 1, rng())
     start = torch.zeros(10, dtype=torch.int64)
     each, _ = chain_gradients(gradient, start, plan=plan, generator=rng())
@@ -65,6 +67,8 @@ def test_parameters_are_needed() -> None:
     )
     with pytest.raises(ValueError, match="made with parameters="):
         chain_gradients(
-            gradient, torch.zeros(1, dtype=torch.int64),
-            plan=mg.Average(1).plan(1, 1, rng()), generator=rng(),
-        )  # fmt: skip
+            gradient,
+            torch.zeros(1, dtype=torch.int64),
+            plan=mg.Average(1).plan(1, 1, rng()),
+            generator=rng(),
+        )

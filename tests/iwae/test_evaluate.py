@@ -18,8 +18,9 @@ def _data(rows: int) -> torch.Tensor:
 def test_nll_tends_to_the_exact_log_likelihood() -> None:
     model, y = linear(), _data(40)
     exact = -float(model.log_likelihood(y).mean().detach())
-    gaps = [negative_log_likelihood(model, y, rng(1), samples=k).value - exact
-            for k in (1, 30, 3000)]  # fmt: skip
+    gaps = [
+        negative_log_likelihood(model, y, rng(1), samples=k).value - exact for k in (1, 30, 3000)
+    ]
     assert gaps[0] > 0.05  # a bound: too large by the slack of the encoder
     assert abs(gaps[2]) < 0.005
     assert gaps[0] > gaps[1] > gaps[2]

@@ -37,8 +37,11 @@ def test_upsampling_is_the_transposed_convolution(channels: int) -> None:
     found, expected = upsample(x, layer), layer(x)
     assert torch.allclose(found, expected, atol=1e-13)
     inputs = (x, *layer.parameters())
-    for a, b in zip(torch.autograd.grad(found, inputs, cotangent),
-                    torch.autograd.grad(expected, inputs, cotangent), strict=True):  # fmt: skip
+    for a, b in zip(
+        torch.autograd.grad(found, inputs, cotangent),
+        torch.autograd.grad(expected, inputs, cotangent),
+        strict=True,
+    ):
         assert torch.allclose(a, b, atol=1e-12)
 
 

@@ -168,8 +168,9 @@ def test_mlmc_follows_algorithm_3_step_by_step(seed: int) -> None:
         candidates = [kept, *fresh]
         w = [weight(z) for z in candidates]
         omega = [v / sum(w) for v in w]
-        total = total + sum((o * slope(z) for o, z in zip(omega, candidates, strict=True)),
-                            torch.zeros_like(total))  # fmt: skip
+        total = total + sum(
+            (o * slope(z) for o, z in zip(omega, candidates, strict=True)), torch.zeros_like(total)
+        )
         averages[p] = total / p
         if float(leave[p - 1]) >= omega[0]:  # not the state kept so far: one of the fresh ones
             mass, reached = float(choice[p - 1]) * sum(w[1:]), 0.0

@@ -28,8 +28,9 @@ def test_transition_probabilities() -> None:
 
 def test_a_state_of_probability_zero_is_never_reached() -> None:
     matrix = torch.tensor([[0.1, 0.9, 0.0], [0.7, 0.3, 0.0], [0.0, 0.0, 1.0]])
-    _, outcome = run(Finite(matrix), torch.zeros(50_000, dtype=torch.int64),
-                     mg.Average(5).plan(50_000, 1, rng()))  # fmt: skip
+    _, outcome = run(
+        Finite(matrix), torch.zeros(50_000, dtype=torch.int64), mg.Average(5).plan(50_000, 1, rng())
+    )
     assert int(outcome.last.max()) == 1
 
 
@@ -49,8 +50,11 @@ def test_the_matrix_may_depend_on_parameters_and_on_the_chain() -> None:
 
 
 def test_repeated_states_are_merged() -> None:
-    measure, _ = run(Finite(random_matrix(3, 0)), torch.zeros(4, dtype=torch.int64),
-                     mg.Average(200).plan(4, 1, rng()))  # fmt: skip
+    measure, _ = run(
+        Finite(random_matrix(3, 0)),
+        torch.zeros(4, dtype=torch.int64),
+        mg.Average(200).plan(4, 1, rng()),
+    )
     assert len(measure) <= 2 * 3 * 4  # per block at most one point a state, and the stay at its end
 
 

@@ -23,8 +23,9 @@ def test_randomness_comes_from_the_generator() -> None:
     def step(x: Tensor, generator: torch.Generator) -> Tensor:
         return torch.rand(x.shape, generator=generator)
 
-    first, second, other = (run(FromStep(step), torch.zeros(3), PLAN, seed=s)[1].last
-                            for s in (1, 1, 2))  # fmt: skip
+    first, second, other = (
+        run(FromStep(step), torch.zeros(3), PLAN, seed=s)[1].last for s in (1, 1, 2)
+    )
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
 
@@ -40,12 +41,7 @@ def test_a_state_that_becomes_nan_is_refused_and_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    "step",
-    [
-        lambda x, generator: x[:-1],
-        lambda x, generator: x.long(),
-        lambda x, generator: None,
-    ],
+    "step", [lambda x, generator: x[:-1], lambda x, generator: x.long(), lambda x, generator: None]
 )
 def test_states_must_keep_their_shape_and_type(step: Any) -> None:
     with pytest.raises(ValueError, match="step must return states like those it is given"):

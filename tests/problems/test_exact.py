@@ -120,11 +120,16 @@ def test_boltzmann() -> None:
     states, law = problem.states(), problem.law()
     hidden = [torch.tensor(h).double() for h in itertools.product((0.0, 1.0), repeat=3)]
     with torch.no_grad():
-        mass = torch.stack([
-            sum((v @ problem.weight @ h + problem.visible @ v + problem.hidden @ h).exp()
-                for h in hidden) * torch.ones(())
-            for v in states
-        ])  # fmt: skip
+        mass = torch.stack(
+            [
+                sum(
+                    (v @ problem.weight @ h + problem.visible @ v + problem.hidden @ h).exp()
+                    for h in hidden
+                )
+                * torch.ones(())
+                for v in states
+            ]
+        )
     assert torch.allclose(law, mass / mass.sum(), atol=1e-12)
     matrix = problem.transition()
     assert torch.allclose(matrix.sum(1), torch.ones(16).double(), atol=1e-12)

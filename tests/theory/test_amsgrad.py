@@ -76,13 +76,7 @@ def test_lemma_mn_amsgrad_needs_its_correction(rho1: float) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("rho1", 1.0),
-        ("rho1", -0.1),
-        ("delta", 0.0),
-        ("gamma_1", -1.0),
-        ("truncation_1", 0.0),
-    ],
+    [("rho1", 1.0), ("rho1", -0.1), ("delta", 0.0), ("gamma_1", -1.0), ("truncation_1", 0.0)],
 )
 def test_bad_input_is_refused(name: str, value: float) -> None:
     arguments = {"gamma_1": 1.0, "truncation_1": 2.0, "rho1": 0.5, "delta": 1.0, name: value}

@@ -35,12 +35,7 @@ def test_limits_of_perfect_mixing() -> None:
 
 
 @pytest.mark.parametrize(
-    "worse",
-    [
-        (4, Ergodicity(1.1, 0.5, 0.25)),
-        (4, Ergodicity(1.0, 0.6, 0.25)),
-        (5, CHAIN),
-    ],
+    "worse", [(4, Ergodicity(1.1, 0.5, 0.25)), (4, Ergodicity(1.0, 0.6, 0.25)), (5, CHAIN)]
 )
 def test_constants_grow_with_zeta_alpha_d(worse: tuple[int, Ergodicity]) -> None:
     low, high = constants(4, CHAIN), constants(*worse)
@@ -93,10 +88,7 @@ P_FAST, P_SLOW = np.array([[0.7, 0.3], [0.2, 0.8]]), np.array([[0.98, 0.02], [0.
 @pytest.mark.parametrize("truncation", [1.0, 2.0, 3.99, 4.0, 8.0, 11.0])
 @pytest.mark.parametrize("first_is_fixed", [True, False])
 def test_bounds_dominate_exact_enumeration(
-    P: NDArray[np.float64],
-    pmf: Callable[[int], float],
-    truncation: float,
-    first_is_fixed: bool,
+    P: NDArray[np.float64], pmf: Callable[[int], float], truncation: float, first_is_fixed: bool
 ) -> None:
     """Bias, second and third moment of Ĥ by enumeration of all paths and levels."""
     H = np.array([[0.6, 0.8], [-1.0, 0.0]])  # (states, d), ‖H‖ = 1

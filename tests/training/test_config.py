@@ -15,15 +15,34 @@ from mlmcgrad.training.config import Config
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("dataset", "mnist"), ("method", "elbo"), ("iterations", 0), ("seed", -1),
-        ("batch_size", 0), ("candidates", 1), ("truncation_scale", 0.5),
-        ("truncation_exponent", 2.0), ("assignment", "other"), ("base", 0), ("encoder", "x"),
-        ("kernel", "hmc"), ("step_size", 0.0), ("optimizer", "adam"), ("learning_rate", -1.0),
-        ("rho1", 1.0), ("thinning", -1.0), ("likelihood", "gauss"), ("latent", 0),
-        ("nll_samples", 0), ("checkpoint_seconds", float("nan")), ("threads", 0),
-        ("evaluate_grid", "odd"), ("probe_length", 0), ("probe_repeats", 2), ("probe_images", 3),
+        ("dataset", "mnist"),
+        ("method", "elbo"),
+        ("iterations", 0),
+        ("seed", -1),
+        ("batch_size", 0),
+        ("candidates", 1),
+        ("truncation_scale", 0.5),
+        ("truncation_exponent", 2.0),
+        ("assignment", "other"),
+        ("base", 0),
+        ("encoder", "x"),
+        ("kernel", "hmc"),
+        ("step_size", 0.0),
+        ("optimizer", "adam"),
+        ("learning_rate", -1.0),
+        ("rho1", 1.0),
+        ("thinning", -1.0),
+        ("likelihood", "gauss"),
+        ("latent", 0),
+        ("nll_samples", 0),
+        ("checkpoint_seconds", float("nan")),
+        ("threads", 0),
+        ("evaluate_grid", "odd"),
+        ("probe_length", 0),
+        ("probe_repeats", 2),
+        ("probe_images", 3),
     ],
-)  # fmt: skip
+)
 def test_errors_name_the_field(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"^{name} must be .*{value}"):
         Config(**{name: value})
@@ -34,8 +53,16 @@ def test_the_choices_are_those_of_the_library() -> None:
         assert get_args(getattr(config, name)) == get_args(getattr(objective, name))
     assert get_args(config.Assignment) == get_args(levels.Assignment)
     defaults = {field.name: field.default for field in dataclasses.fields(objective.Objective)}
-    for name in ("candidates", "rao_blackwell", "assignment", "base", "encoder", "kernel",
-                 "step_size", "thinning"):  # fmt: skip
+    for name in (
+        "candidates",
+        "rao_blackwell",
+        "assignment",
+        "base",
+        "encoder",
+        "kernel",
+        "step_size",
+        "thinning",
+    ):
         assert getattr(Config(), name) == defaults[name]
 
 

@@ -253,8 +253,12 @@ def test_sigterm_to_the_command(tmp_path: Path) -> None:
     code = "import sys; from mlmcgrad.cli import main; sys.exit(main())"
     out = tmp_path / "run"
     arguments = ["train", "--iterations", "100000", "--out", str(out), "--log-every", "1"]
-    child = subprocess.Popen([sys.executable, "-c", code, *arguments], stderr=subprocess.PIPE,
-                             stdout=subprocess.DEVNULL, text=True)  # fmt: skip
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
     metrics = out / "metrics.jsonl"
     deadline = time.monotonic() + 60.0
     while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:

@@ -32,11 +32,21 @@ def source(levels: int = 4) -> Source:
 def config(folder: Path, **changes: Any) -> Config:
     # Numbers without common factors: lines, tests, checkpoints and epochs end apart.
     settings: dict[str, Any] = {
-        "out": folder, "iterations": 24, "batch_size": 8, "candidates": 3, "latent": 2,
-        "log_every": 4, "evaluate_every": 7, "checkpoint_every": 3, "nll_samples": 5,
-        "truncation_scale": 3.0, "seed": 1, "probe_images": 9, "probe_length": 2,
+        "out": folder,
+        "iterations": 24,
+        "batch_size": 8,
+        "candidates": 3,
+        "latent": 2,
+        "log_every": 4,
+        "evaluate_every": 7,
+        "checkpoint_every": 3,
+        "nll_samples": 5,
+        "truncation_scale": 3.0,
+        "seed": 1,
+        "probe_images": 9,
+        "probe_length": 2,
         "probe_repeats": 3,
-    }  # fmt: skip
+    }
     return Config(**{**settings, **changes})
 
 

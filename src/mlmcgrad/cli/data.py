@@ -13,8 +13,12 @@ from mlmcgrad.datasets.dataset import sha256
 def run(config: Data, console: Console | None = None) -> Dataset:
     """Get the dataset with a progress bar and print what it is."""
     console = console or Console()
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(),
-               TimeElapsedColumn())  # fmt: skip
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+    )
     hidden = not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task("looking in the cache", total=None)

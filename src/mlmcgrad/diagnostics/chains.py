@@ -111,13 +111,19 @@ def diagnose(
         raise ValueError(f"length must be at least 4, got {length}")
     chains = next(len(t) for t in (x0, *context) if isinstance(t, Tensor))
     averaged, outcome = chain_gradients(
-        gradient, x0, *context, plan=Average(half, half).plan(chains, 1, generator),
+        gradient,
+        x0,
+        *context,
+        plan=Average(half, half).plan(chains, 1, generator),
         generator=generator,
-    )  # fmt: skip
+    )
     single, _ = chain_gradients(
-        gradient, x0, *context, plan=Average(1, 2 * half - 1).plan(chains, 1, generator),
+        gradient,
+        x0,
+        *context,
+        plan=Average(1, 2 * half - 1).plan(chains, 1, generator),
         generator=generator,
-    )  # fmt: skip
+    )
     ratio = half * averaged.var(0) / single.var(0).clamp(min=torch.finfo(torch.float64).tiny)
     time = max(1.0, float(ratio.max()))
     return Health(

@@ -58,8 +58,9 @@ class LevelTest:
     def mean_decay(self, since: float = 2.0) -> Fit:
         """Line through log ‖E[D_k]‖ against log ℓ_k; slope −1 for a chain that mixes."""
         rows = self._differences(since)
-        return fit_power([r.length for r in rows], [r.mean for r in rows],
-                         [max(r.mean_se, 1e-12) for r in rows])  # fmt: skip
+        return fit_power(
+            [r.length for r in rows], [r.mean for r in rows], [max(r.mean_se, 1e-12) for r in rows]
+        )
 
     def variance_decay(self, since: float = 2.0) -> Fit:
         """Line through log Var D_k against log ℓ_k; slope −1 for a chain that mixes."""
@@ -111,8 +112,10 @@ def level_test(
         difference = sampler.draw(partial(difference_plan, law, k, base), wanted)
         longer, again = average(k), average(k - 1)
         gap = (longer.mean - again.mean - difference.mean).abs()
-        errors = sum((s.covariance.diagonal().div(s.count).sqrt() for s in (
-            longer, again, difference)), torch.zeros_like(gap))  # fmt: skip
+        errors = sum(
+            (s.covariance.diagonal().div(s.count).sqrt() for s in (longer, again, difference)),
+            torch.zeros_like(gap),
+        )
         check = torch.where(gap > 0.0, gap / (3.0 * errors), 0.0).max()
         rows.append(_row(k, difference, longer, float(check)))
         report(k / highest)

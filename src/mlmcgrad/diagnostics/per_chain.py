@@ -90,8 +90,9 @@ def _add(
             total[owner] += torch.cat([p.flatten() for p in pieces]).double()
         return
     used = set(leaves(weighted.sum()))
-    columns = torch.autograd.grad((u[position] * weighted).sum(), parameters, create_graph=True,
-                                  materialize_grads=True)  # fmt: skip
+    columns = torch.autograd.grad(
+        (u[position] * weighted).sum(), parameters, create_graph=True, materialize_grads=True
+    )
     start = 0
     for parameter, column in zip(parameters, columns, strict=True):
         if parameter in used:

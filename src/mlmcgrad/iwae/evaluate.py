@@ -39,11 +39,7 @@ class Measured:
 
 @torch.no_grad()
 def negative_log_likelihood(
-    model: LatentModel,
-    y: Tensor,
-    generator: torch.Generator,
-    samples: int = 1000,
-    rows: int = 256,
+    model: LatentModel, y: Tensor, generator: torch.Generator, samples: int = 1000, rows: int = 256
 ) -> Measured:
     """Test NLL by the IWAE bound, in nats per image.
 

@@ -124,9 +124,13 @@ class Objective:
         """
         mean, log_scale = self.model.encoder(y)
         noise = torch.randn(
-            len(y), self.candidates, mean.shape[1], dtype=y.dtype, device=y.device,
+            len(y),
+            self.candidates,
+            mean.shape[1],
+            dtype=y.dtype,
+            device=y.device,
             generator=generator,
-        )  # fmt: skip
+        )
         z = mean[:, None] + log_scale.exp()[:, None] * noise  # (batch, k, latent)
         context = (y, mean.detach(), log_scale.detach())
         log_w = self._weigh(z.detach(), context)  # (batch, k) float64
@@ -159,9 +163,14 @@ class Objective:
         return torch.cat(pieces).double().reshape(z.shape[:2])
 
     def _simulate(
-        self, z: Tensor, log_w: Tensor, weight: Tensor, context: tuple[Tensor, ...], n: int,
+        self,
+        z: Tensor,
+        log_w: Tensor,
+        weight: Tensor,
+        context: tuple[Tensor, ...],
+        n: int,
         generator: torch.Generator,
-    ) -> tuple[Plan, Outcome, shared.States]:  # fmt: skip
+    ) -> tuple[Plan, Outcome, shared.States]:
         """Run the chains; `weight` is that of the first draws in the gradient of φ."""
         start: Start = z[:, 0]
         if self.kernel == "isir" and self.candidates > 1:
@@ -213,9 +222,12 @@ class Objective:
         if self.candidates == 1:  # the ELBO: the draw itself
             return FromStep(_stay)
         return ISIR(
-            self.model.log_weight, self.model.propose, self.candidates, self.rao_blackwell,
+            self.model.log_weight,
+            self.model.propose,
+            self.candidates,
+            self.rao_blackwell,
             self.batch,
-        )  # fmt: skip
+        )
 
 
 def _stay(z: Tensor, *_: Tensor, generator: torch.Generator) -> Tensor:

@@ -20,12 +20,7 @@ class Kernel(Protocol):
     """What `MarkovGradient` needs of a kernel."""
 
     def run(
-        self,
-        x0: Start,
-        context: Context,
-        plan: Plan,
-        generator: torch.Generator,
-        emit: Emit,
+        self, x0: Start, context: Context, plan: Plan, generator: torch.Generator, emit: Emit
     ) -> Outcome:
         """Simulate the planned chains from x0; hand their measure to `emit`, piece by piece."""
         ...

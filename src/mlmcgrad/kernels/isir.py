@@ -61,12 +61,7 @@ class ISIR:
                 raise ValueError(f"{name} must be an integer from {least} on, got {value!r}")
 
     def run(
-        self,
-        x0: Start,
-        context: Context,
-        plan: Plan,
-        generator: torch.Generator,
-        emit: Emit,
+        self, x0: Start, context: Context, plan: Plan, generator: torch.Generator, emit: Emit
     ) -> Outcome:
         """Simulate the planned chains and emit their signed measure, all at once.
 
@@ -120,8 +115,10 @@ class ISIR:
                 )
             return FirstBlock(x0.points.detach()[chains], x0.log_weight.detach()[chains])
         z = x0.detach()[chains]
-        pieces = [self._weigh(z[b : b + self.batch], take(context, chains[b : b + self.batch]))
-                  for b in range(0, len(z), self.batch)]  # fmt: skip
+        pieces = [
+            self._weigh(z[b : b + self.batch], take(context, chains[b : b + self.batch]))
+            for b in range(0, len(z), self.batch)
+        ]
         return FirstBlock(z[:, None], torch.cat(pieces)[:, None])
 
     def _fresh(

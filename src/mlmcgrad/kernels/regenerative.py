@@ -43,12 +43,7 @@ class Regenerative:
             raise ValueError(f"stay must be in [0, 1), got {self.stay!r}")
 
     def run(
-        self,
-        x0: Start,
-        context: Context,
-        plan: Plan,
-        generator: torch.Generator,
-        emit: Emit,
+        self, x0: Start, context: Context, plan: Plan, generator: torch.Generator, emit: Emit
     ) -> Outcome:
         """Simulate the planned chains from x0 and emit their signed measure."""
         if not isinstance(x0, Tensor):

@@ -159,8 +159,9 @@ def rao_blackwell(draws: Draws, weights: Tensor, generator: torch.Generator) -> 
         generator: source of the randomness for the state at the end; the coefficients take none.
     """
     coefficients, kept, moves, begin, block = [], [], 0.0, 0, 0
-    for length, chains in zip(*(n.tolist() for n in draws.lengths.unique(return_counts=True)),
-                              strict=True):  # fmt: skip
+    for length, chains in zip(
+        *(n.tolist() for n in draws.lengths.unique(return_counts=True)), strict=True
+    ):
         # Chains of equal length are a rectangle.
         m, steps = 1 + length * draws.fresh, length * chains
         log_w = draws.log_w[begin : begin + chains * m].reshape(chains, m)

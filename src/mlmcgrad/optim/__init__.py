@@ -14,11 +14,4 @@ from mlmcgrad.optim.random_iterate import RandomIterate
 from mlmcgrad.optim.rmsprop import RMSProp
 from mlmcgrad.optim.stochastic_newton import StochasticNewton
 
-__all__ = [
-    "AMSGrad",
-    "Adagrad",
-    "FullAdagrad",
-    "RMSProp",
-    "RandomIterate",
-    "StochasticNewton",
-]
+__all__ = ["AMSGrad", "Adagrad", "FullAdagrad", "RMSProp", "RandomIterate", "StochasticNewton"]

@@ -141,8 +141,9 @@ def linear_gaussian(
         [(4, 2), (4,)]
     """
     generator = torch.Generator().manual_seed(seed)
-    draw = torch.randn(data + 2 * observed + 1, max(latent, observed), dtype=torch.float64,
-                       generator=generator)  # fmt: skip
+    draw = torch.randn(
+        data + 2 * observed + 1, max(latent, observed), dtype=torch.float64, generator=generator
+    )
     weight, other = draw[:observed, :latent], draw[observed : 2 * observed, :latent]
     z = draw[2 * observed + 1 :, :latent]
     spread = torch.randn(data, observed, dtype=torch.float64, generator=generator)

@@ -27,13 +27,7 @@ import numpy as np
 from mlmcgrad.schedules import Power, Schedule, as_schedule
 from mlmcgrad.theory.ranges import fraction, positive
 from mlmcgrad.theory.sums import EXACT, Iterations, grid, values
-from mlmcgrad.theory.terms import (
-    AMSGradBound,
-    Problem,
-    check_monotone,
-    log_lengths,
-    truncations,
-)
+from mlmcgrad.theory.terms import AMSGradBound, Problem, check_monotone, log_lengths, truncations
 
 
 @dataclass(frozen=True)

@@ -126,11 +126,7 @@ def adagrad(
     largest_clip = np.maximum.accumulate(values(clip, sums.nodes, "clipping"))
 
     def parts(n: Array, clip_so_far: Array | float) -> tuple[Array, Array, Array, Array]:
-        step, length, top = (
-            values(g, n, "gamma"),
-            truncations(t, n),
-            values(eps, n, "epsilon"),
-        )
+        step, length, top = (values(g, n, "gamma"), truncations(t, n), values(eps, n, "epsilon"))
         return (
             step * (top**-2 + clip_so_far**2) ** -0.5,
             step * top / length,

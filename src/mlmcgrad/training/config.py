@@ -22,21 +22,49 @@ LikelihoodName: TypeAlias = Literal["bernoulli", "discretized_logistic"]
 Grid: TypeAlias = Literal["even", "geometric"]
 
 _CHOICES: dict[str, Any] = {
-    "dataset": Dataset, "method": Method, "assignment": Assignment, "encoder": EncoderGradient,
-    "kernel": KernelName, "optimizer": OptimizerName, "likelihood": LikelihoodName,
+    "dataset": Dataset,
+    "method": Method,
+    "assignment": Assignment,
+    "encoder": EncoderGradient,
+    "kernel": KernelName,
+    "optimizer": OptimizerName,
+    "likelihood": LikelihoodName,
     "evaluate_grid": Grid,
-}  # fmt: skip
+}
 _COUNTS = (
-    "iterations", "batch_size", "candidates", "base", "latent", "chunk", "log_every",
-    "evaluate_every", "checkpoint_every", "nll_samples", "test_images", "probe_length", "threads",
-)  # fmt: skip
+    "iterations",
+    "batch_size",
+    "candidates",
+    "base",
+    "latent",
+    "chunk",
+    "log_every",
+    "evaluate_every",
+    "checkpoint_every",
+    "nll_samples",
+    "test_images",
+    "probe_length",
+    "threads",
+)
 _POSITIVE = ("step_size", "learning_rate", "checkpoint_seconds")
 _BY_DATASET: dict[str, dict[str, Any]] = {
-    "digits": {"batch_size": 50, "learning_rate": 0.01, "latent": 16, "evaluate_every": 500,
-               "test_images": 297, "chunk": 1024},
-    "cifar10": {"batch_size": 128, "learning_rate": 0.001, "latent": 100, "evaluate_every": 1000,
-                "test_images": 100, "chunk": 256},
-}  # fmt: skip
+    "digits": {
+        "batch_size": 50,
+        "learning_rate": 0.01,
+        "latent": 16,
+        "evaluate_every": 500,
+        "test_images": 297,
+        "chunk": 1024,
+    },
+    "cifar10": {
+        "batch_size": 128,
+        "learning_rate": 0.001,
+        "latent": 100,
+        "evaluate_every": 1000,
+        "test_images": 100,
+        "chunk": 256,
+    },
+}
 # What may differ on resuming: none of it changes a single number of the run.
 _FREE = {"out", "iterations", "resume", "checkpoint_every", "checkpoint_seconds", "tensorboard"}
 

@@ -132,8 +132,12 @@ def _open(config: Config, trainer: Trainer) -> float | None:
         trainer.load(state)
         seconds = float(state["seconds"])
     versions = {"mlmcgrad": mlmcgrad.__version__, "torch": torch.__version__}
-    record = {"experiment": "train", "settings": config.settings(),
-              "source": trainer.source.about(), "versions": versions}  # fmt: skip
+    record = {
+        "experiment": "train",
+        "settings": config.settings(),
+        "source": trainer.source.about(),
+        "versions": versions,
+    }
     write_json(folder / CONFIG, record)
     (folder / SUMMARY).unlink(missing_ok=True)  # it comes back when the run is complete
     return seconds

@@ -20,18 +20,27 @@ class Bar:
     def __init__(self, console: Console | None, trainer: Trainer, total: int) -> None:
         self.console, self.trainer = console, trainer
         columns = (
-            TextColumn("epoch {task.fields[epoch]:.1f}"), BarColumn(bar_width=20),
+            TextColumn("epoch {task.fields[epoch]:.1f}"),
+            BarColumn(bar_width=20),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             TextColumn("{task.fields[speed]:.1f} it/s"),
-            TextColumn("bound {task.fields[bound]}"), TextColumn("test NLL {task.fields[nll]}"),
-            TextColumn("{task.fields[spent]} evaluations"), TimeRemainingColumn(),
-        )  # fmt: skip
+            TextColumn("bound {task.fields[bound]}"),
+            TextColumn("test NLL {task.fields[nll]}"),
+            TextColumn("{task.fields[spent]} evaluations"),
+            TimeRemainingColumn(),
+        )
         hidden = console is None or not console.is_terminal
         self._progress = Progress(*columns, console=console, transient=True, disable=hidden)
         self._task = self._progress.add_task(
-            "", total=total, completed=trainer.iteration, epoch=0.0, speed=0.0, bound="–",
-            nll="–", spent="0",
-        )  # fmt: skip
+            "",
+            total=total,
+            completed=trainer.iteration,
+            epoch=0.0,
+            speed=0.0,
+            bound="–",
+            nll="–",
+            spent="0",
+        )
         self._first = trainer.iteration
 
     def __enter__(self) -> Bar:
@@ -48,11 +57,13 @@ class Bar:
             bound = f"{window.sums['bound'] / window.count:.2f}"
             self._progress.update(self._task, bound=bound)
         self._progress.update(
-            self._task, completed=trainer.iteration, epoch=trainer.epoch,
+            self._task,
+            completed=trainer.iteration,
+            epoch=trainer.epoch,
             speed=(trainer.iteration - self._first) / max(seconds, 1e-9),
             nll="–" if test is None else f"{test['nll']:.2f}",
             spent=_short(trainer.spent["evaluations"]),
-        )  # fmt: skip
+        )
 
     def tell(self) -> None:
         """Say what a test found, where no live bar shows it."""

@@ -126,9 +126,13 @@ class Run:
         assert config.chunk is not None
         with self.guarded():
             norm = squared_gradient_norm(
-                trainer.model, self._probe, own, max(config.candidates, 2), config.probe_length,
+                trainer.model,
+                self._probe,
+                own,
+                max(config.candidates, 2),
+                config.probe_length,
                 chunk=config.chunk,
-            )  # fmt: skip
+            )
         return {"gradient": norm.value, "gradient_se": norm.se}
 
     def _probe_images(self) -> list[torch.Tensor] | None:

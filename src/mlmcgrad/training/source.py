@@ -33,9 +33,12 @@ class Source:
     def about(self) -> dict[str, Any]:
         """What must be the same when a run is resumed."""
         return {
-            "train": list(self.train.shape), "test": list(self.test.shape), "levels": self.levels,
-            "latent": self.sizes.latent, "channels": list(self.sizes.channels),
-        }  # fmt: skip
+            "train": list(self.train.shape),
+            "test": list(self.test.shape),
+            "levels": self.levels,
+            "latent": self.sizes.latent,
+            "channels": list(self.sizes.channels),
+        }
 
 
 def load(config: Config) -> Source:

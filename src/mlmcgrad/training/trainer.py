@@ -119,12 +119,20 @@ def seed_for(seed: int, purpose: str) -> int:
 def _objective(config: Config, model: LatentModel) -> Objective:
     assert config.chunk is not None
     return Objective(
-        model, config.method, config.candidates,
+        model,
+        config.method,
+        config.candidates,
         power(config.truncation_scale, config.truncation_exponent),
-        rao_blackwell=config.rao_blackwell, assignment=config.assignment, base=config.base,
-        encoder=config.encoder, kernel=config.kernel, step_size=config.step_size,
-        thinning=config.thinning, chunk=config.chunk, batch=config.chunk,
-    )  # fmt: skip
+        rao_blackwell=config.rao_blackwell,
+        assignment=config.assignment,
+        base=config.base,
+        encoder=config.encoder,
+        kernel=config.kernel,
+        step_size=config.step_size,
+        thinning=config.thinning,
+        chunk=config.chunk,
+        batch=config.chunk,
+    )
 
 
 def _optimizer(config: Config, model: LatentModel) -> AdaptiveOptimizer:

@@ -30,8 +30,13 @@ class Window:
         self.transitions += estimate.transitions
         self.moves += estimate.acceptance * estimate.transitions
         values = (
-            step.bound, estimate.value, gradient_norm, theta_squared, step.effective, step.largest
-        )  # fmt: skip
+            step.bound,
+            estimate.value,
+            gradient_norm,
+            theta_squared,
+            step.effective,
+            step.largest,
+        )
         for name, value in zip(_MEANS, values, strict=True):
             self.sums[name] += value
         levels, counts = estimate.levels.unique(return_counts=True)
@@ -47,9 +52,12 @@ class Window:
     def state(self) -> dict[str, Any]:
         """Everything, as plain numbers."""
         return {
-            "count": self.count, "transitions": self.transitions, "moves": self.moves,
-            "sums": dict(self.sums), "levels": dict(self.levels),
-        }  # fmt: skip
+            "count": self.count,
+            "transitions": self.transitions,
+            "moves": self.moves,
+            "sums": dict(self.sums),
+            "levels": dict(self.levels),
+        }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue from a state."""

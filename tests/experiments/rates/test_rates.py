@@ -150,9 +150,18 @@ def test_recent_leaves_out_what_came_before() -> None:
 
 
 def _row(**changes: Any) -> dict[str, Any]:
-    row = {"optimizer": "sgd", "alpha": 0.5, "slope": -0.3, "slope_se": 0.01, "N": 9,
-           "predicted_slope": -0.27, "bound_holds": True, "final_interval": [0.1, 0.2],
-           "recent": 0.6, "level": 0.6}  # fmt: skip
+    row = {
+        "optimizer": "sgd",
+        "alpha": 0.5,
+        "slope": -0.3,
+        "slope_se": 0.01,
+        "N": 9,
+        "predicted_slope": -0.27,
+        "bound_holds": True,
+        "final_interval": [0.1, 0.2],
+        "recent": 0.6,
+        "level": 0.6,
+    }
     return row | changes
 
 
@@ -184,8 +193,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_smoke(folder: Path) -> None:
     assert {p.name for p in folder.iterdir()} == {
-        "config.json", "metrics.jsonl", "summary.json", "rates.png", "rates.svg",
-    }  # fmt: skip
+        "config.json",
+        "metrics.jsonl",
+        "summary.json",
+        "rates.png",
+        "rates.svg",
+    }
     summary = json.loads((folder / "summary.json").read_text())
     runs = summary["runs"]
     assert [(r["optimizer"], r["alpha"]) for r in runs] == [

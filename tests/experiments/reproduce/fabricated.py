@@ -45,16 +45,27 @@ def write(
                 runs[name] = _settings(dataset, method, optimizer, seed, last)
                 _run(folder / "runs" / name, method, runs[name], pictures)
     settings = {
-        "preset": "quick", "dataset": dataset, "optimizer": list(optimizers),
-        "methods": list(methods), "seeds": seeds, "jobs": 2, "iterations": iterations,
-        "stretch": stretch, "out": str(folder),
-    }  # fmt: skip
+        "preset": "quick",
+        "dataset": dataset,
+        "optimizer": list(optimizers),
+        "methods": list(methods),
+        "seeds": seeds,
+        "jobs": 2,
+        "iterations": iterations,
+        "stretch": stretch,
+        "out": str(folder),
+    }
     about = {
-        "experiment": "reproduce", "settings": settings, "runs": runs,
+        "experiment": "reproduce",
+        "settings": settings,
+        "runs": runs,
         "versions": {"mlmcgrad": "0.1.0", "python": "3.11.2", "torch": "2.6.0", "numpy": "2.0.0"},
-        "command": f"mlmcgrad reproduce --dataset {dataset}", "commit": "0123abc", "cores": 2,
-        "seconds": 312.0, "finished": "2024-05-06T07:08:09+00:00",
-    }  # fmt: skip
+        "command": f"mlmcgrad reproduce --dataset {dataset}",
+        "commit": "0123abc",
+        "cores": 2,
+        "seconds": 312.0,
+        "finished": "2024-05-06T07:08:09+00:00",
+    }
     (folder / "config.json").write_text(json.dumps(about))
     return folder
 
@@ -74,18 +85,45 @@ def claims(dataset: str = "digits") -> list[Claim]:
     for optimizer in ("amsgrad", "adagrad"):
         for method in ("mlmc", "mlmc-rb"):
             found += [
-                Claim("nll-per-epoch", dataset, optimizer, method,
-                      "BR-IWAE is slightly better than MLMC-IWAE per epoch.",
-                      "Test NLL of BR minus that of the other method at the same epoch",
-                      -0.21, -0.35, -0.07, "holds"),
-                Claim("nll-at-budget", dataset, optimizer, method,
-                      "MLMC-IWAE converges faster at the same computational budget.",
-                      "Test NLL minus that of BR at BR's whole budget",
-                      0.12, 0.03, 0.21, "does not hold", "At T = 54, with 2.1 of 5 weights."),
-                Claim("budget-ratio", dataset, optimizer, method, "",
-                      "Budget at which BR's final NLL is reached, relative to BR's",
-                      None, None, None, "undecided", "One of 3 seeds never reaches it."),
-            ]  # fmt: skip
+                Claim(
+                    "nll-per-epoch",
+                    dataset,
+                    optimizer,
+                    method,
+                    "BR-IWAE is slightly better than MLMC-IWAE per epoch.",
+                    "Test NLL of BR minus that of the other method at the same epoch",
+                    -0.21,
+                    -0.35,
+                    -0.07,
+                    "holds",
+                ),
+                Claim(
+                    "nll-at-budget",
+                    dataset,
+                    optimizer,
+                    method,
+                    "MLMC-IWAE converges faster at the same computational budget.",
+                    "Test NLL minus that of BR at BR's whole budget",
+                    0.12,
+                    0.03,
+                    0.21,
+                    "does not hold",
+                    "At T = 54, with 2.1 of 5 weights.",
+                ),
+                Claim(
+                    "budget-ratio",
+                    dataset,
+                    optimizer,
+                    method,
+                    "",
+                    "Budget at which BR's final NLL is reached, relative to BR's",
+                    None,
+                    None,
+                    None,
+                    "undecided",
+                    "One of 3 seeds never reaches it.",
+                ),
+            ]
     return found
 
 
@@ -107,11 +145,19 @@ def _settings(
     dataset: str, method: str, optimizer: str, seed: int, iterations: int
 ) -> dict[str, Any]:
     return {
-        "dataset": dataset, "method": method.removesuffix("-rb"), "optimizer": optimizer,
-        "rao_blackwell": method == "mlmc-rb", "seed": seed, "iterations": iterations,
-        "batch_size": BATCH, "candidates": CANDIDATES, "base": 1, "truncation_scale": 1.0,
-        "truncation_exponent": 0.5, "learning_rate": 0.01,
-    }  # fmt: skip
+        "dataset": dataset,
+        "method": method.removesuffix("-rb"),
+        "optimizer": optimizer,
+        "rao_blackwell": method == "mlmc-rb",
+        "seed": seed,
+        "iterations": iterations,
+        "batch_size": BATCH,
+        "candidates": CANDIDATES,
+        "base": 1,
+        "truncation_scale": 1.0,
+        "truncation_exponent": 0.5,
+        "learning_rate": 0.01,
+    }
 
 
 def _run(folder: Path, method: str, settings: dict[str, Any], pictures: bool) -> None:
@@ -125,21 +171,32 @@ def _run(folder: Path, method: str, settings: dict[str, Any], pictures: bool) ->
         steps = _steps(method, drawn, n)
         spent += int(steps.sum()) * (CANDIDATES - 1) + 10 * BATCH
         seconds += 1e-5 * float(steps.sum()) + 0.03 * (1.0 + 0.1 * rng.random())
-        where = {"iteration": n, "epoch": round(n / PER_EPOCH, 6), "evaluations": spent,
-                 "seconds": round(seconds, 3)}  # fmt: skip
+        where = {
+            "iteration": n,
+            "epoch": round(n / PER_EPOCH, 6),
+            "evaluations": spent,
+            "seconds": round(seconds, 3),
+        }
         value, counts = np.unique(drawn if "mlmc" in method else 0 * drawn, return_counts=True)
-        rows.append({
-            **where, "bound": -30.0, "theta_squared": 0.4 + 2.0 * _NOISE[method] * rng.random(),
-            "effective": 2.1, "largest": 0.6, "acceptance": 0.5,
-            "levels": {str(k): int(c) for k, c in zip(value, counts, strict=True)},
-        })  # fmt: skip
+        rows.append(
+            {
+                **where,
+                "bound": -30.0,
+                "theta_squared": 0.4 + 2.0 * _NOISE[method] * rng.random(),
+                "effective": 2.1,
+                "largest": 0.6,
+                "acceptance": 0.5,
+                "levels": {str(k): int(c) for k, c in zip(value, counts, strict=True)},
+            }
+        )
         # A test stands at the first line from its iteration on: near enough for a fabrication.
         if any(n - 10 < t <= n for t in tests):
             nll = _END[method] + 12.0 * n**-0.35 + shift
             gradient = 3.0 * n**-0.6 * (1.0 + 0.3 * rng.standard_normal())
             gradient += 0.01 * rng.standard_normal()
-            rows.append({**where, "nll": nll, "nll_se": 0.1, "gradient": gradient,
-                         "gradient_se": 0.02})  # fmt: skip
+            rows.append(
+                {**where, "nll": nll, "nll_se": 0.1, "gradient": gradient, "gradient_se": 0.02}
+            )
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     (folder / "metrics.jsonl").write_text(lines)
     (folder / "config.json").write_text(json.dumps({"settings": settings}))

@@ -22,9 +22,14 @@ def _claims(runs: list[TrainingRun]) -> dict[str, Claim]:
 
 
 def _runs(
-    offset: float, slope: float = -0.5, method: str = "mlmc", last: int = 2048, br_last: int = 256,
-    spread: float = 0.01, seeds: int = 3,
-) -> list[TrainingRun]:  # fmt: skip
+    offset: float,
+    slope: float = -0.5,
+    method: str = "mlmc",
+    last: int = 2048,
+    br_last: int = 256,
+    spread: float = 0.01,
+    seeds: int = 3,
+) -> list[TrainingRun]:
     """BR: NLL 9.5 − log2 n, S = n^{-0.6}, cost 4. The other: 9.5 + offset − log2 n, n^slope, 1."""
     found = []
     for seed in range(1, seeds + 1):
@@ -112,10 +117,15 @@ def test_beyond_the_paper_and_incomplete_runs() -> None:
 def test_against_iwae() -> None:
     """IWAE: NLL 9 − log2 n at the cost 1/2; MLMC 8 − log2 n at 1: better per iteration only."""
     runs = [
-        formula_run(lambda n, w=0.01 * seed, c=c: c + w - math.log2(n), cost=cost, seed=seed,  # type: ignore[misc]
-                    method=method)
-        for seed in (1, 2, 3) for method, c, cost in (("iwae", 9.0, 0.25), ("mlmc", 8.0, 1.0))
-    ]  # fmt: skip
+        formula_run(
+            lambda n, w=0.01 * seed, c=c: c + w - math.log2(n),  # type: ignore[misc]
+            cost=cost,
+            seed=seed,
+            method=method,
+        )
+        for seed in (1, 2, 3)
+        for method, c, cost in (("iwae", 9.0, 0.25), ("mlmc", 8.0, 1.0))
+    ]
     found = _claims(runs)
     assert set(found) == {"iwae_per_epoch", "iwae_budget_nll", "iwae_budget_nll_seconds"}
     assert found["iwae_per_epoch"].value == pytest.approx(-1.0)
@@ -132,8 +142,12 @@ def test_without_gradient_norms_there_are_no_claims_on_them() -> None:
         for row in run.tests:
             del row["gradient"]
     assert set(_claims(runs)) == {
-        "per_epoch", "budget_nll", "budget_ratio", "budget_nll_seconds", "budget_ratio_seconds"
-    }  # fmt: skip
+        "per_epoch",
+        "budget_nll",
+        "budget_ratio",
+        "budget_nll_seconds",
+        "budget_ratio_seconds",
+    }
 
 
 def test_markdown_has_every_claim() -> None:

@@ -24,13 +24,28 @@ GRID = [2**i for i in range(12)]
 
 
 def formula_run(
-    nll: Curve, gradient: Curve = lambda n: 1.0, cost: float = 1.0, last: int = 2048, seed: int = 1,
-    method: str = "mlmc", optimizer: str = "amsgrad",
-) -> TrainingRun:  # fmt: skip
+    nll: Curve,
+    gradient: Curve = lambda n: 1.0,
+    cost: float = 1.0,
+    last: int = 2048,
+    seed: int = 1,
+    method: str = "mlmc",
+    optimizer: str = "amsgrad",
+) -> TrainingRun:
     """A run with NLL and ‖∇V‖² as functions of n, and a constant cost of an iteration."""
-    tests = [{"iteration": n, "evaluations": cost * n, "seconds": 0.1 * cost * n, "epoch": n / 10,
-              "nll": nll(n), "gradient": gradient(n), "gradient_se": 0.1}
-             for n in GRID if n <= last]  # fmt: skip
+    tests = [
+        {
+            "iteration": n,
+            "evaluations": cost * n,
+            "seconds": 0.1 * cost * n,
+            "epoch": n / 10,
+            "nll": nll(n),
+            "gradient": gradient(n),
+            "gradient_se": 0.1,
+        }
+        for n in GRID
+        if n <= last
+    ]
     settings = {"truncation_scale": 2.0, "truncation_exponent": 0.5}
     return TrainingRun("name", Path(), method, optimizer, seed, settings, tests, [], True, None)
 

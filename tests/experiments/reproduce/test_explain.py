@@ -32,9 +32,12 @@ ROWS = [
     ],
 )
 def test_reason(
-    identity: str, value: float | None, verdict: str, expected: bool,
+    identity: str,
+    value: float | None,
+    verdict: str,
+    expected: bool,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     claim = Claim(identity, "digits", "amsgrad", "mlmc", "", "", value, 0.0, 1.0, verdict, "before")
     monkeypatch.setattr(explain, "evaluate", lambda _: [claim])
     monkeypatch.setattr(explain, "diagnostics", lambda _: ROWS)

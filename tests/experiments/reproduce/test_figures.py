@@ -69,8 +69,10 @@ def test_the_dashed_curve_is_the_rate_through_the_stated_point(reproduction: Rep
     n = fabricated.PER_EPOCH * epochs
     ratio = heights / (np.log(n) ** 2 / np.sqrt(n))
     np.testing.assert_allclose(ratio, ratio[0], rtol=1e-4)  # epochs have six decimals
-    found = {m: curves.tests(reproduction.of(m, "amsgrad"), "gradient", "epoch")
-             for m in fabricated.METHODS}  # fmt: skip
+    found = {
+        m: curves.tests(reproduction.of(m, "amsgrad"), "gradient", "epoch")
+        for m in fabricated.METHODS
+    }
     begin = max(c.x[0] for c in found.values() if c)
     end = min(c.x[-1] for c in found.values() if c)
     middle = float(np.sqrt(begin * end))
@@ -156,9 +158,14 @@ def test_all_figures_are_written_and_the_svg_is_small(
 ) -> None:
     paths = reproduce_plot.draw(reproduction, tmp_path)
     assert {path.stem for path in paths} == {
-        "gradient-amsgrad", "gradient-amsgrad-seconds", "nll-amsgrad", "nll-amsgrad-seconds",
-        "main", "levels", "cost",
-    }  # fmt: skip
+        "gradient-amsgrad",
+        "gradient-amsgrad-seconds",
+        "nll-amsgrad",
+        "nll-amsgrad-seconds",
+        "main",
+        "levels",
+        "cost",
+    }
     for path in paths:
         assert path.read_bytes().startswith(b"\x89PNG")
         assert 1000 < path.with_suffix(".svg").stat().st_size < 100_000

@@ -21,8 +21,10 @@ LONG = 200_000
 
 
 def _configs(folder: Path, names: str, **changes: object) -> dict[str, Config]:
-    return {name: Config(out=folder / name, **{**SMALL, "iterations": 4, **changes})  # type: ignore[arg-type]
-            for name in names}  # fmt: skip
+    return {
+        name: Config(out=folder / name, **{**SMALL, "iterations": 4, **changes})  # type: ignore[arg-type]
+        for name in names
+    }
 
 
 def test_a_failed_run_does_not_take_the_others_down(tmp_path: Path) -> None:

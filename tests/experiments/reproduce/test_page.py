@@ -63,8 +63,13 @@ def test_what_went_wrong_is_named_and_escaped(folder: Path) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "<script>" not in page
     failed = json.loads((folder / "summary.json").read_text())["failed"]
-    assert failed == [{"dataset": "digits", "name": "amsgrad-mlmc-1",
-                       "error": "FloatingPointError: <script>alert(1)</script>"}]  # fmt: skip
+    assert failed == [
+        {
+            "dataset": "digits",
+            "name": "amsgrad-mlmc-1",
+            "error": "FloatingPointError: <script>alert(1)</script>",
+        }
+    ]
 
 
 def test_no_failure_no_section_about_it(tmp_path: Path) -> None:
@@ -122,8 +127,10 @@ def test_several_stand_side_by_side(folder: Path, tmp_path: Path) -> None:
 
 
 def test_two_of_one_dataset_are_told_apart_by_their_folders(tmp_path: Path) -> None:
-    folders = [fabricated.write(tmp_path / name, methods=("br",), seeds=1, pictures=False)
-               for name in ("first", "second")]  # fmt: skip
+    folders = [
+        fabricated.write(tmp_path / name, methods=("br",), seeds=1, pictures=False)
+        for name in ("first", "second")
+    ]
     path = report.run(Report(tuple(folders), out=tmp_path / "both"), QUIET)
     assert "<h3>digits (first)</h3>" in path.read_text()
     assert (tmp_path / "both" / "figures" / "digits--second" / "main.svg").exists()
@@ -185,13 +192,16 @@ def test_without_any_complete_run_there_is_still_a_report(tmp_path: Path) -> Non
     assert "not finished" in page
 
 
-@pytest.mark.parametrize(("name", "text", "said"), [
-    ("config.json", "{", "config.json is damaged"),
-    ("config.json", '{"experiment": "reproduce"}', "config.json is damaged: KeyError 'runs'"),
-    ("config.json", '{"experiment": "scaling"}', "not a reproduction"),
-    ("runs/amsgrad-br-0/metrics.jsonl", "what\n", "metrics.jsonl is damaged"),
-    ("runs/amsgrad-br-0/metrics.jsonl", '{"nll": 1.0}\n', "lines without epoch, evaluations"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("config.json", "{", "config.json is damaged"),
+        ("config.json", '{"experiment": "reproduce"}', "config.json is damaged: KeyError 'runs'"),
+        ("config.json", '{"experiment": "scaling"}', "not a reproduction"),
+        ("runs/amsgrad-br-0/metrics.jsonl", "what\n", "metrics.jsonl is damaged"),
+        ("runs/amsgrad-br-0/metrics.jsonl", '{"nll": 1.0}\n', "lines without epoch, evaluations"),
+    ],
+)
 def test_a_damaged_folder_is_named(
     name: str, text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -214,17 +224,35 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         main(["report"])
 
 
-@pytest.mark.parametrize(("value", "text"), [
-    (None, "–"), (float("nan"), "–"), (0, "0"), (1.0, "1"), (-0.1234, "−0.123"), (54.77, "54.8"),
-    (3000, "3,000"), (1234567.8, "1,234,568"), (1e-5, "1.00e−05"), (2.5e9, "2.50e+09"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (float("nan"), "–"),
+        (0, "0"),
+        (1.0, "1"),
+        (-0.1234, "−0.123"),
+        (54.77, "54.8"),
+        (3000, "3,000"),
+        (1234567.8, "1,234,568"),
+        (1e-5, "1.00e−05"),
+        (2.5e9, "2.50e+09"),
+    ],
+)
 def test_numbers(value: float | None, text: str) -> None:
     assert report_tables.number(value) == text
 
 
-@pytest.mark.parametrize(("seconds", "text"), [
-    (None, "unknown"), (7.4, "7 s"), (59.7, "1 min 00 s"), (312.0, "5 min 12 s"),
-    (3600.0, "1 h 00 min"), (9000.0, "2 h 30 min"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "unknown"),
+        (7.4, "7 s"),
+        (59.7, "1 min 00 s"),
+        (312.0, "5 min 12 s"),
+        (3600.0, "1 h 00 min"),
+        (9000.0, "2 h 30 min"),
+    ],
+)
 def test_durations(seconds: float | None, text: str) -> None:
     assert report_tables.duration(seconds) == text

@@ -95,8 +95,22 @@ def test_a_folder_in_use_is_not_touched(
 ) -> None:
     assert main(["reproduce", *SMALL, "--out", str(whole)]) == 2
     assert "holds a reproduction already; continue it with --resume" in capsys.readouterr().err
-    assert main(["reproduce", *SMALL, "--iterations", "32", "--stretch", "1",
-                 "--out", str(whole), "--resume"]) == 2  # fmt: skip
+    assert (
+        main(
+            [
+                "reproduce",
+                *SMALL,
+                "--iterations",
+                "32",
+                "--stretch",
+                "1",
+                "--out",
+                str(whole),
+                "--resume",
+            ]
+        )
+        == 2
+    )
     assert "evaluate_every must be 2 as in the run that is resumed" in capsys.readouterr().err
     (tmp_path / "config.json").write_text('{"experiment": "scaling"}')
     assert main(["reproduce", *SMALL, "--out", str(tmp_path), "--resume"]) == 2
@@ -159,8 +173,15 @@ def test_forecast_grows_with_the_work(tmp_path: Path) -> None:
     """Ten times the iterations take more than five times as long; no run folder is made."""
 
     def run(iterations: int) -> Config:
-        return Config(method="br", iterations=iterations, batch_size=10, nll_samples=1,
-                      test_images=1, evaluate_every=iterations, out=tmp_path / "x")  # fmt: skip
+        return Config(
+            method="br",
+            iterations=iterations,
+            batch_size=10,
+            nll_samples=1,
+            test_images=1,
+            evaluate_every=iterations,
+            out=tmp_path / "x",
+        )
 
     few, many = forecast([run(1000).resolved()]), forecast([run(10_000).resolved()])
     assert 0.0 < few < many

@@ -29,8 +29,9 @@ def read_matrix(path: Path) -> list[list[float]]:
         try:
             rows.append([float(entry) for entry in entries])
         except ValueError as error:
-            raise ValueError(f"matrix: line {number} of {path} is not made of numbers: "
-                             f"{line.strip()[:60]!r}") from error  # fmt: skip
+            raise ValueError(
+                f"matrix: line {number} of {path} is not made of numbers: {line.strip()[:60]!r}"
+            ) from error
         if len(rows[-1]) != len(rows[0]):
             raise ValueError(
                 f"matrix: line {number} of {path} has {len(rows[-1])} numbers, the first row has "

@@ -64,10 +64,13 @@ def run(config: Bound, console: Console | None = None) -> dict[str, Any]:
         **_plan(config, problem),
     }
     lines = [
-        {"N": n, "terms": {name: float(array[i]) for name, array in found.terms.items()},
-         "total": float(found.total[i])}
+        {
+            "N": n,
+            "terms": {name: float(array[i]) for name, array in found.terms.items()},
+            "total": float(found.total[i]),
+        }
         for i, n in enumerate(N)
-    ]  # fmt: skip
+    ]
     records.write_config(config.folder, config)
     records.write_lines(config.folder / records.METRICS, lines)
     records.write_json(config.folder / records.SUMMARY, summary)
@@ -94,10 +97,19 @@ def draw(folder: Path) -> None:
         predicted = [n ** rate["exponent"] * math.log(n) ** rate["log_power"] for n in N]
         scale = total[-1] / predicted[-1]
         label = f"rate: {order(rate['exponent'], rate['log_power'])} (moved up)"
-        axes.plot(N, [1.6 * scale * p for p in predicted], "--", color=COLOURS["theory"], lw=1.2,
-                  label=label)  # fmt: skip
-        axes.set(xlabel="iterations N", ylabel="bound of E‖∇V(θ_R)‖²",
-                 title=f"Terms of the bound ({summary['optimizer']})")  # fmt: skip
+        axes.plot(
+            N,
+            [1.6 * scale * p for p in predicted],
+            "--",
+            color=COLOURS["theory"],
+            lw=1.2,
+            label=label,
+        )
+        axes.set(
+            xlabel="iterations N",
+            ylabel="bound of E‖∇V(θ_R)‖²",
+            title=f"Terms of the bound ({summary['optimizer']})",
+        )
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -141,9 +153,18 @@ def _constants(
     config: Bound, problem: theory.Problem, chain: theory.Ergodicity
 ) -> dict[str, float]:
     c = problem.constants
-    found = {"d": c.d, "G": config.G, "L": config.L, "gap": config.gap, "zeta": chain.zeta,
-             "alpha": chain.alpha, "beta": chain.beta, "c1": c.c1, "c2": c.c2,
-             "c3": c.c3}  # fmt: skip
+    found = {
+        "d": c.d,
+        "G": config.G,
+        "L": config.L,
+        "gap": config.gap,
+        "zeta": chain.zeta,
+        "alpha": chain.alpha,
+        "beta": chain.beta,
+        "c1": c.c1,
+        "c2": c.c2,
+        "c3": c.c3,
+    }
     if chain.mixing_time is not None:
         found["mixing_time"] = chain.mixing_time
     if config.optimizer == "amsgrad":

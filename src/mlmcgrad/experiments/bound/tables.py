@@ -49,8 +49,10 @@ def show(summary: dict[str, Any], lines: list[dict[str, Any]], console: Console)
     table.add_row("rate", *orders, order(rate["exponent"], rate["log_power"]))
     console.print(table)
     slowest = ", ".join(name.replace("_", " ") for name in rate["dominant"])
-    console.print(f"Slowest for large N: {slowest}. No theorem is needed for ‖∇V‖² ≤ G² = "
-                  f"{summary['constants']['G'] ** 2:.3g}.")  # fmt: skip
+    console.print(
+        f"Slowest for large N: {slowest}. No theorem is needed for ‖∇V‖² ≤ G² = "
+        f"{summary['constants']['G'] ** 2:.3g}."
+    )
     if "plan" in summary:
         _print_plan(summary, console)
 

@@ -55,8 +55,9 @@ def run(config: Demo, console: Console | None = None) -> dict[str, Any]:
             progress.update(task, description=f"training: {label}")
             for steps, scale in _STEPS.items():
                 for seed in range(config.seeds):
-                    curve = _train(estimator, scale, config, seed,
-                                   lambda n: progress.advance(task, n))  # fmt: skip
+                    curve = _train(
+                        estimator, scale, config, seed, lambda n: progress.advance(task, n)
+                    )
                     about = {"method": name, "label": label, "steps": steps, "scale": scale}
                     curves.append({**about, "seed": seed, **curve})
     for row in rows:
@@ -81,8 +82,11 @@ def draw(folder: Path) -> None:
         left.plot(cost, bias, "s-", color=COLOURS["mlmc"], label="MLMC")
         slope = [bias[-1] * length[-1] / t for t in length[-3:]]
         left.plot(length[-3:], slope, "--", color=COLOURS["theory"], lw=1.0, label="1/cost")
-        left.set(xlabel="transitions per estimate (mean)", ylabel="norm of the bias (exact)",
-                 title="One gradient")  # fmt: skip
+        left.set(
+            xlabel="transitions per estimate (mean)",
+            ylabel="norm of the bias (exact)",
+            title="One gradient",
+        )
         for axes, steps in zip(rest, _STEPS, strict=True):
             _draw_training(axes, steps, [c for c in curves if c["steps"] == steps])
         log_axes(left)
@@ -95,10 +99,14 @@ def _draw_training(axes: Axes, steps: str, curves: list[dict[str, Any]]) -> None
         x, values = mine[0]["transitions"], list(zip(*(c["excess"] for c in mine), strict=True))
         colour = COLOURS[method]
         axes.plot(x, [sum(v) / len(v) for v in values], color=colour, label=mine[0]["label"])
-        axes.fill_between(x, [min(v) for v in values], [max(v) for v in values],
-                          color=colour, alpha=0.2, lw=0)  # fmt: skip
-    axes.set(xlabel="transitions per chain", ylabel="V(θ) − min V",
-             title=f"Training, {steps} steps (mean, range of {len(mine)} runs)")  # fmt: skip
+        axes.fill_between(
+            x, [min(v) for v in values], [max(v) for v in values], color=colour, alpha=0.2, lw=0
+        )
+    axes.set(
+        xlabel="transitions per chain",
+        ylabel="V(θ) − min V",
+        title=f"Training, {steps} steps (mean, range of {len(mine)} runs)",
+    )
     log_axes(axes, "x")
     axes.set_yscale("log")
     axes.legend()

@@ -14,8 +14,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from mlmcgrad.experiments.plots import COLOURS, CYCLE, log_axes, panels
 from mlmcgrad.runs import folder as records
 
-_COLOURS = {0.0: COLOURS["short"], 0.25: CYCLE[4], 0.5: COLOURS["average"],
-            1.0: COLOURS["mlmc"]}  # fmt: skip
+_COLOURS = {0.0: COLOURS["short"], 0.25: CYCLE[4], 0.5: COLOURS["average"], 1.0: COLOURS["mlmc"]}
 _TITLES = {"sgd": "Stochastic gradient", "adagrad": "MLMC-Adagrad", "amsgrad": "MLMC-AMSGrad"}
 
 
@@ -30,8 +29,7 @@ def draw(folder: Path) -> None:
         for space, name in zip(spaces, _TITLES, strict=True):
             top, bottom = _split(figure, space)
             for run in (r for r in summary["runs"] if r["optimizer"] == name):
-                mine = [x for x in lines
-                        if x["optimizer"] == name and x["alpha"] == run["alpha"]]  # fmt: skip
+                mine = [x for x in lines if x["optimizer"] == name and x["alpha"] == run["alpha"]]
                 _draw_run(top, bottom, run, mine)
             _finish(top, bottom, name, summary["constants"]["G"] ** 2)
             bound_axes.append(top)
@@ -62,9 +60,14 @@ def _draw_run(top: Axes, bottom: Axes, run: dict[str, Any], lines: list[dict[str
     N, mean = [x["N"] for x in lines], [x["measured"] for x in lines]
     half = [1.96 * x["standard_error"] for x in lines]
     bottom.plot(N, mean, color=colour, label=f"α = {run['alpha']:g}")
-    bottom.fill_between(N, [m - h for m, h in zip(mean, half, strict=True)],
-                        [m + h for m, h in zip(mean, half, strict=True)],
-                        color=colour, alpha=0.25, lw=0)  # fmt: skip
+    bottom.fill_between(
+        N,
+        [m - h for m, h in zip(mean, half, strict=True)],
+        [m + h for m, h in zip(mean, half, strict=True)],
+        color=colour,
+        alpha=0.25,
+        lw=0,
+    )
     fitted = [x for x in lines if x["N"] >= run["fitted_from"]]
     if run["alpha"] > 0.0:
         rate = [_rate(x["N"], run) for x in fitted]
@@ -90,9 +93,11 @@ def _finish(top: Axes, bottom: Axes, name: str, square: float) -> None:
     bottom.set_xlabel("iterations N")
     handles, labels = bottom.get_legend_handles_labels()
     black = COLOURS["theory"]
-    handles += [Line2D([], [], color=black, ls="--", lw=1.4),
-                Line2D([], [], color=COLOURS["short"], ls="-.", lw=1.4),
-                Line2D([], [], color=COLOURS["short"], lw=1.0)]  # fmt: skip
+    handles += [
+        Line2D([], [], color=black, ls="--", lw=1.4),
+        Line2D([], [], color=COLOURS["short"], ls="-.", lw=1.4),
+        Line2D([], [], color=COLOURS["short"], lw=1.0),
+    ]
     more = ["predicted rate", "α = 0: level of its bias", "α = 0: latest iterates only"]
     bottom.legend(handles, [*labels, *more], loc="lower left", fontsize=8.5)
     above = [Line2D([], [], color=black, ls=":", lw=2.2), Line2D([], [], color=black, lw=0.8)]

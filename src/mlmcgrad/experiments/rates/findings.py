@@ -110,13 +110,17 @@ def _lines(
     recent = np.diff(values.mean(1) * sums, prepend=0.0) / np.diff(sums, prepend=0.0)
     return [
         {
-            "optimizer": name, "alpha": alpha, "N": N, "measured": float(values[i].mean()),
-            "standard_error": float(errors[i]), "recent": float(recent[i]),
+            "optimizer": name,
+            "alpha": alpha,
+            "N": N,
+            "measured": float(values[i].mean()),
+            "standard_error": float(errors[i]),
+            "recent": float(recent[i]),
             "bound": float(bound.total[i]),
             "terms": {term: float(array[i]) for term, array in bound.terms.items()},
         }
         for i, N in enumerate(result["N"])
-    ]  # fmt: skip
+    ]
 
 
 def _summary(
@@ -143,12 +147,13 @@ def _summary(
         "fitted_from": decade[0],
         "N": N[-1],
         "final": last["measured"],
-        "final_interval": [last["measured"] + side * 1.96 * last["standard_error"]
-                           for side in (-1.0, 1.0)],
+        "final_interval": [
+            last["measured"] + side * 1.96 * last["standard_error"] for side in (-1.0, 1.0)
+        ],
         "final_bound": last["bound"],
         "bound_below_G2_from": rates_theory.informative_from(name, alpha, setting.problem),
         "transitions": result["transitions"],
-    }  # fmt: skip
+    }
     if result["level"] is not None:
         found |= {"level": float(np.mean(result["level"])), "recent": last["recent"]}
     return found
@@ -161,8 +166,11 @@ def _judge(runs: list[dict[str, Any]]) -> None:
             reached = row["slope"] <= row["predicted_slope"] + 2.0 * row["slope_se"]
             verdict = "reached" if reached else "SLOWER"
         else:
-            others = (r["final_interval"][1] for r in runs
-                      if r["optimizer"] == row["optimizer"] and r["alpha"] >= 0.5)  # fmt: skip
+            others = (
+                r["final_interval"][1]
+                for r in runs
+                if r["optimizer"] == row["optimizer"] and r["alpha"] >= 0.5
+            )
             flat = abs(row["slope"]) <= _FLAT + 2.0 * row["slope_se"]
             near = abs(row["recent"] / row["level"] - 1.0) <= _NEAR
             above = row["final_interval"][0] > max(others)

@@ -32,8 +32,19 @@ class Setting:
         """The constants by name, for the summary."""
         e, p = self.ergodicity, self.problem
         c = p.constants
-        return {"d": c.d, "zeta": e.zeta, "alpha": e.alpha, "beta": e.beta, "c1": c.c1, "c2": c.c2,
-                "c3": c.c3, "G": p.G, "L": p.L, "lowest": self.lowest, "gap": p.gap}  # fmt: skip
+        return {
+            "d": c.d,
+            "zeta": e.zeta,
+            "alpha": e.alpha,
+            "beta": e.beta,
+            "c1": c.c1,
+            "c2": c.c2,
+            "c3": c.c3,
+            "G": p.G,
+            "L": p.L,
+            "lowest": self.lowest,
+            "gap": p.gap,
+        }
 
 
 def setting() -> Setting:

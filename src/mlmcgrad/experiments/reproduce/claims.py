@@ -107,40 +107,58 @@ class _Judge:
         if gradient:
             found.append(self._decay(label))
             found += self._rates(label)
-        found.append(self._claim(
-            "per_epoch", PER_EPOCH,
-            f"test NLL after equal iterations, {label} minus BR-IWAE (nats)",
-            [at_end(m, b, "nll") for m, b in self.pairs], _above,
-            _relative([b.test("nll")[-1] for _, b in self.pairs]),
-        ))  # fmt: skip
+        found.append(
+            self._claim(
+                "per_epoch",
+                PER_EPOCH,
+                f"test NLL after equal iterations, {label} minus BR-IWAE (nats)",
+                [at_end(m, b, "nll") for m, b in self.pairs],
+                _above,
+                _relative([b.test("nll")[-1] for _, b in self.pairs]),
+            )
+        )
         for axis, words in _BUDGETS.items():
             suffix = "" if axis == "evaluations" else f"_{axis}"
             if gradient:
                 found.append(self._matched_gradient(f"budget_gradient{suffix}", axis, words, label))
-            found.append(self._claim(
-                f"budget_nll{suffix}", BUDGET,
-                f"test NLL for equal {words}, {label} minus BR-IWAE (nats)",
-                [matched(m, b, "nll", axis)[0] for m, b in self.pairs], _below,
-                _where(self.pairs, axis),
-            ))  # fmt: skip
+            found.append(
+                self._claim(
+                    f"budget_nll{suffix}",
+                    BUDGET,
+                    f"test NLL for equal {words}, {label} minus BR-IWAE (nats)",
+                    [matched(m, b, "nll", axis)[0] for m, b in self.pairs],
+                    _below,
+                    _where(self.pairs, axis),
+                )
+            )
             found.append(self._ratio(f"budget_ratio{suffix}", axis, words, label))
         return found
 
     def against_iwae(self) -> list[Claim]:
         """Is it worth it at all? The paper does not ask."""
         label = LABELS[self.method]
-        found = [self._claim(
-            "iwae_per_epoch", "", f"test NLL after equal iterations, {label} minus IWAE (nats)",
-            [at_end(m, b, "nll") for m, b in self.pairs], _below, "",
-        )]  # fmt: skip
+        found = [
+            self._claim(
+                "iwae_per_epoch",
+                "",
+                f"test NLL after equal iterations, {label} minus IWAE (nats)",
+                [at_end(m, b, "nll") for m, b in self.pairs],
+                _below,
+                "",
+            )
+        ]
         for axis, words in _BUDGETS.items():
             suffix = "" if axis == "evaluations" else f"_{axis}"
-            found.append(self._claim(
-                f"iwae_budget_nll{suffix}", "",
-                f"test NLL for equal {words}, {label} minus IWAE (nats)",
-                [matched(m, b, "nll", axis)[0] for m, b in self.pairs], _below,
-                _where(self.pairs, axis),
-            ))  # fmt: skip
+            found.append(
+                self._claim(
+                    f"iwae_budget_nll{suffix}",
+                    "",
+                    f"test NLL for equal {words}, {label} minus IWAE (nats)",
+                    [matched(m, b, "nll", axis)[0] for m, b in self.pairs],
+                    _below,
+                    _where(self.pairs, axis),
+                )
+            )
         return found
 
     def _decay(self, label: str) -> Claim:
@@ -151,9 +169,13 @@ class _Judge:
             values.append(mine - theirs)
             lost += left + also_left
         return self._claim(
-            "decay", DECAY, f"slope of log ‖∇V‖² against log n, {label} minus BR-IWAE",
-            values, _similar, _lost(lost),
-        )  # fmt: skip
+            "decay",
+            DECAY,
+            f"slope of log ‖∇V‖² against log n, {label} minus BR-IWAE",
+            values,
+            _similar,
+            _lost(lost),
+        )
 
     def _rates(self, label: str) -> list[Claim]:
         found = []
@@ -162,10 +184,16 @@ class _Judge:
             both.append((LABELS["br"], "rate_br", [b for _, b in self.pairs]))
         for name, identity, runs in both:
             slopes = [decay(run, math.inf, against_rate=True) for run in runs]
-            found.append(self._claim(
-                identity, RATE, f"slope of log ‖∇V‖² − log((log n)²/√n) against log n, {name}",
-                [slope for slope, _ in slopes], _below, _lost(sum(lost for _, lost in slopes)),
-            ))  # fmt: skip
+            found.append(
+                self._claim(
+                    identity,
+                    RATE,
+                    f"slope of log ‖∇V‖² − log((log n)²/√n) against log n, {name}",
+                    [slope for slope, _ in slopes],
+                    _below,
+                    _lost(sum(lost for _, lost in slopes)),
+                )
+            )
         return found
 
     def _matched_gradient(self, identity: str, axis: str, words: str, label: str) -> Claim:
@@ -173,13 +201,22 @@ class _Judge:
         found = [matched(m, b, "gradient", axis) for m, b in self.pairs]
         scale = float(np.mean([theirs for _, theirs in found]))
         if scale <= 0.0:
-            return self._claim(identity, BUDGET, "‖∇V‖² at equal budget", [], _below,
-                               "‖∇V‖² of BR-IWAE is lost in noise")  # fmt: skip
+            return self._claim(
+                identity,
+                BUDGET,
+                "‖∇V‖² at equal budget",
+                [],
+                _below,
+                "‖∇V‖² of BR-IWAE is lost in noise",
+            )
         return self._claim(
-            identity, BUDGET,
+            identity,
+            BUDGET,
             f"‖∇V‖² for equal {words}, {label} minus BR-IWAE, relative to BR-IWAE's",
-            [difference / scale for difference, _ in found], _below, _where(self.pairs, axis),
-        )  # fmt: skip
+            [difference / scale for difference, _ in found],
+            _below,
+            _where(self.pairs, axis),
+        )
 
     def _ratio(self, identity: str, axis: str, words: str, label: str) -> Claim:
         ratios = [reaches(m, b, axis) for m, b in self.pairs]
@@ -187,38 +224,64 @@ class _Judge:
         missing = [ratio for ratio, there in ratios if not there]
         if missing:
             spent = min(missing)
-            note = (f"{len(missing)} of {len(ratios)} runs ended before they reached it, having "
-                    f"spent {spent:.2f} of BR-IWAE's budget or more")  # fmt: skip
+            note = (
+                f"{len(missing)} of {len(ratios)} runs ended before they reached it, having "
+                f"spent {spent:.2f} of BR-IWAE's budget or more"
+            )
             claim = self._claim(identity, "", words, [], _below, note)
             failed = spent >= 1.0 and len(missing) == len(ratios)
             return Claim(**{**claim.__dict__, "verdict": FAILS if failed else UNDECIDED})
         logs = [math.log(ratio) for ratio, _ in ratios]
         claim = self._claim(identity, "", words, logs, _below, "")
-        values = {key: None if (old := getattr(claim, key)) is None else math.exp(old)
-                  for key in ("value", "low", "high")}  # fmt: skip
+        values = {
+            key: None if (old := getattr(claim, key)) is None else math.exp(old)
+            for key in ("value", "low", "high")
+        }
         return Claim(**{**claim.__dict__, **values})
 
     def _claim(
-        self, identity: str, paper: str, measured: str, values: list[float],
-        verdict: Callable[[float, float], str], note: str,
-    ) -> Claim:  # fmt: skip
+        self,
+        identity: str,
+        paper: str,
+        measured: str,
+        values: list[float],
+        verdict: Callable[[float, float], str],
+        note: str,
+    ) -> Claim:
         value, low, high = interval(values)
         decided = UNDECIDED if low is None or high is None else verdict(low, high)
         beyond = self.method != "mlmc"
         return Claim(
-            f"rb_{identity}" if beyond else identity, self.dataset, self.optimizer, self.method,
-            "" if beyond else paper, measured, value, low, high, decided, note,
-        )  # fmt: skip
+            f"rb_{identity}" if beyond else identity,
+            self.dataset,
+            self.optimizer,
+            self.method,
+            "" if beyond else paper,
+            measured,
+            value,
+            low,
+            high,
+            decided,
+            note,
+        )
 
 
 def _where(pairs: list[Pair], axis: str) -> str:
     """At which iterations, and hence T_n, the two are compared."""
     n = []
     for which in (0, 1):
-        places = [float(np.exp(np.interp(
-            math.log(common(*pair, axis)), np.log(pair[which].test(axis)),
-            np.log(pair[which].test("iteration")),
-        ))) for pair in pairs]  # fmt: skip
+        places = [
+            float(
+                np.exp(
+                    np.interp(
+                        math.log(common(*pair, axis)),
+                        np.log(pair[which].test(axis)),
+                        np.log(pair[which].test("iteration")),
+                    )
+                )
+            )
+            for pair in pairs
+        ]
         n.append(float(np.mean(places)))
     t = [longest(run, count) for run, count in zip(pairs[0], n, strict=True)]
     return f"at n = {n[0]:.0f} (T = {t[0]:.0f}) against n = {n[1]:.0f} (T = {t[1]:.0f})"

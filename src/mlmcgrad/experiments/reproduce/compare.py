@@ -92,13 +92,4 @@ def longest(run: TrainingRun, n: float) -> float:
     return float(run.settings["truncation_scale"] * n ** run.settings["truncation_exponent"])
 
 
-__all__ = [
-    "at_end",
-    "common",
-    "decay",
-    "interval",
-    "log_rate",
-    "longest",
-    "matched",
-    "reaches",
-]
+__all__ = ["at_end", "common", "decay", "interval", "log_rate", "longest", "matched", "reaches"]

@@ -42,11 +42,14 @@ Panel: TypeAlias = Callable[[Axes], None]
 
 def draw(reproduction: Reproduction, folder: Path) -> list[Path]:
     """Write all figures, as PNG and SVG, into a folder; returns the PNG files."""
-    figures = {f"{quantity}-{optimizer}{ending}":
-               [tests(reproduction, optimizer, quantity, axis) for axis in ("epoch", budget)]
-               for optimizer in reproduction.optimizers
-               for quantity in QUANTITIES
-               for budget, ending in (("evaluations", ""), ("seconds", "-seconds"))}  # fmt: skip
+    figures = {
+        f"{quantity}-{optimizer}{ending}": [
+            tests(reproduction, optimizer, quantity, axis) for axis in ("epoch", budget)
+        ]
+        for optimizer in reproduction.optimizers
+        for quantity in QUANTITIES
+        for budget, ending in (("evaluations", ""), ("seconds", "-seconds"))
+    }
     figures["main"] = main(reproduction)
     figures["levels"] = [levels(reproduction)]
     figures["cost"] = [cost(reproduction, name) for name in ("evaluations", "seconds")]
@@ -64,17 +67,21 @@ def draw(reproduction: Reproduction, folder: Path) -> list[Path]:
 
 def main(reproduction: Reproduction) -> list[Panel]:
     """The panels of the main figure: test NLL, then ‖∇V‖², against budget, for each optimizer."""
-    return [tests(reproduction, optimizer, quantity, "evaluations")
-            for quantity in ("nll", "gradient")
-            for optimizer in reproduction.optimizers]  # fmt: skip
+    return [
+        tests(reproduction, optimizer, quantity, "evaluations")
+        for quantity in ("nll", "gradient")
+        for optimizer in reproduction.optimizers
+    ]
 
 
 def tests(reproduction: Reproduction, optimizer: str, quantity: str, axis: str) -> Panel:
     """All methods: a quantity of the tests against epochs, network evaluations or seconds."""
 
     def panel(axes: Axes) -> None:
-        found = {m: curves.tests(reproduction.of(m, optimizer), quantity, axis)
-                 for m in reproduction.methods}  # fmt: skip
+        found = {
+            m: curves.tests(reproduction.of(m, optimizer), quantity, axis)
+            for m in reproduction.methods
+        }
         drawn = {m: _scaled(c, _UNIT[axis]) for m, c in found.items() if c is not None}
         axes.set(xlabel=AXES[axis], ylabel=QUANTITIES[quantity], title=OPTIMIZERS[optimizer])
         if not drawn:
@@ -105,11 +112,19 @@ def levels(reproduction: Reproduction) -> Panel:
             _empty(axes)
             return
         total = np.add(found.used, found.beyond)
-        axes.bar(found.level, total, color="#F3CDB3", edgecolor=COLOURS["mlmc"], hatch="////",
-                 lw=0.6, label="above Tₙ: a chain of length 1 instead")  # fmt: skip
+        axes.bar(
+            found.level,
+            total,
+            color="#F3CDB3",
+            edgecolor=COLOURS["mlmc"],
+            hatch="////",
+            lw=0.6,
+            label="above Tₙ: a chain of length 1 instead",
+        )
         axes.bar(found.level, found.used, color=COLOURS["mlmc"], label="within Tₙ: run")
-        axes.plot(found.level, found.law, "_", ms=13, mew=2, color=COLOURS["theory"],
-                  label="law 2⁻ᵏ")  # fmt: skip
+        axes.plot(
+            found.level, found.law, "_", ms=13, mew=2, color=COLOURS["theory"], label="law 2⁻ᵏ"
+        )
         axes.set_yscale("log")
         axes.set_ylim(0.5 * found.law[-1], 2.0)
         names = [*map(str, found.level[:-1]), f"≥{found.level[-1]}"]
@@ -135,8 +150,9 @@ def cost(reproduction: Reproduction, name: str) -> Panel:
             if found is None:
                 continue
             unit = 1.0 / runs[0].settings["batch_size"] if name == "evaluations" else 1e3
-            drawn[method] = Curve(found.x, unit * found.mean, unit * found.low,
-                                  unit * found.high, found.seeds)  # fmt: skip
+            drawn[method] = Curve(
+                found.x, unit * found.mean, unit * found.low, unit * found.high, found.seeds
+            )
             _curve(axes, method, drawn[method], None)
         if not drawn:
             _empty(axes)
@@ -158,15 +174,26 @@ def _curve(axes: Axes, method: str, curve: Curve, floor: float | None) -> int:
         low, high = np.maximum(low, floor), np.maximum(high, floor)
     if curve.seeds > 1:
         axes.fill_between(curve.x, low, high, color=colour, alpha=0.18, lw=0)
-    axes.plot(curve.x, mean, color=colour, marker=MARKERS[method], ms=4.5, mec="white", mew=0.6,
-              lw=2.2, label=LABELS[method])  # fmt: skip
+    axes.plot(
+        curve.x,
+        mean,
+        color=colour,
+        marker=MARKERS[method],
+        ms=4.5,
+        mec="white",
+        mew=0.6,
+        lw=2.2,
+        label=LABELS[method],
+    )
     return int(np.isnan(mean).sum())
 
 
 def _rate(axes: Axes, reproduction: Reproduction, optimizer: str, axis: str) -> None:
     """The dashed curve: N counts iterations, so against budget it is drawn for MLMC's own."""
-    every = {m: curves.tests(reproduction.of(m, optimizer), "gradient", "iteration")
-             for m in reproduction.methods}  # fmt: skip
+    every = {
+        m: curves.tests(reproduction.of(m, optimizer), "gradient", "iteration")
+        for m in reproduction.methods
+    }
     known = {m: c for m, c in every.items() if c is not None}
     fixed = curves.anchor(known.values())
     guide = next((m for m in ("mlmc", "mlmc-rb", "br", "iwae") if m in known), None)
@@ -176,10 +203,19 @@ def _rate(axes: Axes, reproduction: Reproduction, optimizer: str, axis: str) -> 
     scale = fixed[1] / curves.rate(np.array(fixed[0]))
     begin, end = known[guide].x[[0, -1]]
     iterations = np.geomspace(max(2.0, begin), max(2.0, end), 60)
-    note = (f"through the mean at epoch {_place(runs, 'epoch', np.array(fixed[0])):.2g}"
-            if axis == "epoch" else f"N as in {LABELS[guide]}")  # fmt: skip
-    axes.plot(_UNIT[axis] * _place(runs, axis, iterations), scale * curves.rate(iterations), "--",
-              color=COLOURS["theory"], lw=1.2, label=f"(log N)²/√N, {note}")  # fmt: skip
+    note = (
+        f"through the mean at epoch {_place(runs, 'epoch', np.array(fixed[0])):.2g}"
+        if axis == "epoch"
+        else f"N as in {LABELS[guide]}"
+    )
+    axes.plot(
+        _UNIT[axis] * _place(runs, axis, iterations),
+        scale * curves.rate(iterations),
+        "--",
+        color=COLOURS["theory"],
+        lw=1.2,
+        label=f"(log N)²/√N, {note}",
+    )
 
 
 def _place(runs: list[TrainingRun], axis: str, iterations: Array) -> Array:
@@ -210,8 +246,15 @@ def _legend(axes: Axes, drawn: dict[str, Curve], of: str = "seeds", note: str = 
     counts = sorted({curve.seeds for curve in drawn.values()})
     many = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     title = f"mean, min to max of {many} {of}" if counts[-1] > 1 else f"one {of[:-1]}"
-    axes.legend(fontsize=8, title=title + note, title_fontsize=8, alignment="left",
-                frameon=True, framealpha=0.7, edgecolor="none")  # fmt: skip
+    axes.legend(
+        fontsize=8,
+        title=title + note,
+        title_fontsize=8,
+        alignment="left",
+        frameon=True,
+        framealpha=0.7,
+        edgecolor="none",
+    )
 
 
 def _log_ticks(axes: Axes, which: str) -> None:

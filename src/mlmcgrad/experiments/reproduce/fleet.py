@@ -56,8 +56,9 @@ def run_fleet(runs: Mapping[str, Config], jobs: int, console: Console) -> dict[s
         name = signal.Signals(signals.number).name
         raise Stopped(
             f"{name}: stopped, all saved; continue with the same command and --resume",
-            128 + signals.number, 0,
-        )  # fmt: skip
+            128 + signals.number,
+            0,
+        )
     return fleet.errors
 
 
@@ -165,9 +166,13 @@ class _Display:
     """One bar for everything, and one for each run that is going on."""
 
     def __init__(self, runs: Mapping[str, Config], todo: list[str], console: Console) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=30),
-                   TextColumn("{task.fields[state]}"), TimeElapsedColumn(),
-                   TimeRemainingColumn())  # fmt: skip
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
         self.console, self.runs = console, runs
         self.progress = Progress(*columns, console=console, transient=True)
         done = len(runs) - len(todo)
@@ -202,8 +207,9 @@ class _Display:
     def _whole(self, name: str, share: float) -> None:
         self.share[name] = share
         ended = sum(value >= 1.0 for value in self.share.values())
-        self.progress.update(self.whole, completed=sum(self.share.values()),
-                             state=f"{ended}/{len(self.runs)}")  # fmt: skip
+        self.progress.update(
+            self.whole, completed=sum(self.share.values()), state=f"{ended}/{len(self.runs)}"
+        )
 
 
 def _serve(connection: Connection) -> None:

@@ -23,8 +23,9 @@ def tables(claims: Sequence[Claim]) -> str:
     return "\n".join(f"**{title}**\n\n" + "\n".join(rows) + "\n" for title, rows in parts.items())
 
 
-def page(names: Sequence[str], reproductions: Sequence[Reproduction],
-         claims: Sequence[Sequence[Claim]]) -> str:  # fmt: skip
+def page(
+    names: Sequence[str], reproductions: Sequence[Reproduction], claims: Sequence[Sequence[Claim]]
+) -> str:
     """The tables of all reproductions, each with where it comes from and its notes."""
     parts = []
     for name, reproduction, found in zip(names, reproductions, claims, strict=True):

@@ -97,8 +97,11 @@ def write(
     parts = [_part(*each) for each in zip(names, reproductions, claims, strict=True)]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("mlmcgrad.experiments.reproduce", "."),
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     page = environment.get_template(_TEMPLATE).render(
         parts=parts, number=report_tables.number, labels=LABELS, optimizers=OPTIMIZERS
     )
@@ -140,23 +143,34 @@ def _figures(name: str, reproduction: Reproduction) -> dict[str, Any]:
                 text = f"{of} against {against}, {OPTIMIZERS[optimizer]}, on {name}"
                 panels[quantity, optimizer, axis] = _image(drawn, text)
     paper = [
-        {"title": f"{of[0].upper()}{of[1:]}, {OPTIMIZERS[optimizer]}",
-         "panels": [panels[quantity, optimizer, axis] for axis in ("epoch", "evaluations")],
-         "seconds": panels[quantity, optimizer, "seconds"]}
+        {
+            "title": f"{of[0].upper()}{of[1:]}, {OPTIMIZERS[optimizer]}",
+            "panels": [panels[quantity, optimizer, axis] for axis in ("epoch", "evaluations")],
+            "seconds": panels[quantity, optimizer, "seconds"],
+        }
         for optimizer in reproduction.optimizers
         for quantity, of in reproduce_plot.QUANTITIES.items()
-    ]  # fmt: skip
+    ]
     cost = {"evaluations": "network evaluations", "seconds": "milliseconds"}
     return {
-        "main": [panels[quantity, optimizer, "evaluations"] for quantity in ("nll", "gradient")
-                 for optimizer in reproduction.optimizers],
+        "main": [
+            panels[quantity, optimizer, "evaluations"]
+            for quantity in ("nll", "gradient")
+            for optimizer in reproduction.optimizers
+        ],
         "paper": paper,
-        "levels": _image(plots.svg(reproduce_plot.levels(reproduction)),
-                         f"Share of each level among the draws, and its law, on {name}"),
-        "cost": [_image(plots.svg(reproduce_plot.cost(reproduction, column)),
-                        f"Cost of an iteration in {unit} against iterations, on {name}")
-                 for column, unit in cost.items()],
-    }  # fmt: skip
+        "levels": _image(
+            plots.svg(reproduce_plot.levels(reproduction)),
+            f"Share of each level among the draws, and its law, on {name}",
+        ),
+        "cost": [
+            _image(
+                plots.svg(reproduce_plot.cost(reproduction, column)),
+                f"Cost of an iteration in {unit} against iterations, on {name}",
+            )
+            for column, unit in cost.items()
+        ],
+    }
 
 
 def _pictures(reproduction: Reproduction) -> list[dict[str, Any]]:
@@ -193,8 +207,10 @@ def _names(reproductions: Sequence[Reproduction]) -> list[str]:
     """The datasets; where two are of the same one, with the names of their folders."""
     names = [report_tables.dataset(r) for r in reproductions]
     often = Counter(names)
-    return [f"{name} ({r.folder.resolve().name})" if often[name] > 1 else name
-            for name, r in zip(names, reproductions, strict=True)]  # fmt: skip
+    return [
+        f"{name} ({r.folder.resolve().name})" if often[name] > 1 else name
+        for name, r in zip(names, reproductions, strict=True)
+    ]
 
 
 def _slug(name: str) -> str:

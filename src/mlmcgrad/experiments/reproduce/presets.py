@@ -28,25 +28,61 @@ class Preset:
 
 
 PRESETS: dict[str, Preset] = {
-    "smoke": Preset("digits", seeds=2, iterations=16, stretch=2, train={
-        "batch_size": 10, "nll_samples": 10, "test_images": 20, "log_every": 4,
-        "probe_images": 30, "probe_length": 2, "probe_repeats": 3,
-    }),
-    "quick": Preset("digits", seeds=3, iterations=640, stretch=4, train={
-        "test_images": 100, "probe_images": 1500, "probe_length": 4, "probe_repeats": 3,
-    }),
+    "smoke": Preset(
+        "digits",
+        seeds=2,
+        iterations=16,
+        stretch=2,
+        train={
+            "batch_size": 10,
+            "nll_samples": 10,
+            "test_images": 20,
+            "log_every": 4,
+            "probe_images": 30,
+            "probe_length": 2,
+            "probe_repeats": 3,
+        },
+    ),
+    "quick": Preset(
+        "digits",
+        seeds=3,
+        iterations=640,
+        stretch=4,
+        train={"test_images": 100, "probe_images": 1500, "probe_length": 4, "probe_repeats": 3},
+    ),
     # Small batches: more iterations, and longer chains T_n, for the same time.
-    "cpu": Preset("cifar10", seeds=3, iterations=576, stretch=3, train={
-        "batch_size": 32, "test_images": 32, "log_every": 8,
-        "probe_images": 256, "probe_length": 8, "probe_repeats": 8,
-    }),
+    "cpu": Preset(
+        "cifar10",
+        seeds=3,
+        iterations=576,
+        stretch=3,
+        train={
+            "batch_size": 32,
+            "test_images": 32,
+            "log_every": 8,
+            "probe_images": 256,
+            "probe_length": 8,
+            "probe_repeats": 8,
+        },
+    ),
     # 200 epochs of 391 batches; the paper does not say how large its batches are.
-    "paper": Preset("cifar10", seeds=5, iterations=200 * 391, stretch=1, train={
-        "batch_size": 128, "test_images": 10_000, "log_every": 100,
-        "probe_images": 2048, "probe_length": 8, "probe_repeats": 8,
-        "evaluate_grid": "even", "evaluate_every": 10 * 391,
-    }),
-}  # fmt: skip
+    "paper": Preset(
+        "cifar10",
+        seeds=5,
+        iterations=200 * 391,
+        stretch=1,
+        train={
+            "batch_size": 128,
+            "test_images": 10_000,
+            "log_every": 100,
+            "probe_images": 2048,
+            "probe_length": 8,
+            "probe_repeats": 8,
+            "evaluate_grid": "even",
+            "evaluate_every": 10 * 391,
+        },
+    ),
+}
 # Dearest first, so that the last runs to end are short.
 _ORDER = ("br", "mlmc-rb", "mlmc", "iwae")
 

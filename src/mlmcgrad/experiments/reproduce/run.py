@@ -132,8 +132,11 @@ def _announce(config: Reproduce, count: int, left: list[Config], console: Consol
 
         with console.status("measuring how long it will take"):
             time_needed = report_tables.duration(forecast(left) / config.jobs)
-        console.print(f"estimated time with {config.jobs} runs side by side: {time_needed}",
-                      style="bold", highlight=False)  # fmt: skip
+        console.print(
+            f"estimated time with {config.jobs} runs side by side: {time_needed}",
+            style="bold",
+            highlight=False,
+        )
 
 
 def _commit() -> str | None:
@@ -143,9 +146,13 @@ def _commit() -> str | None:
         return None
     try:
         found = subprocess.run(
-            ("git", "rev-parse", "HEAD"), cwd=root, capture_output=True, text=True, timeout=5.0,
+            ("git", "rev-parse", "HEAD"),
+            cwd=root,
+            capture_output=True,
+            text=True,
+            timeout=5.0,
             check=True,
-        )  # fmt: skip
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return found.stdout.strip()
@@ -158,10 +165,12 @@ def _print(summary: dict[str, Any], console: Console) -> None:
     for claim in summary["claims"]:
         low, high = claim["low"], claim["high"]
         table.add_row(
-            claim["id"], OPTIMIZERS[claim["optimizer"]],
+            claim["id"],
+            OPTIMIZERS[claim["optimizer"]],
             "–" if claim["value"] is None else f"{claim['value']:.3g}",
-            "–" if low is None else f"{low:.3g} … {high:.3g}", claim["verdict"],
-        )  # fmt: skip
+            "–" if low is None else f"{low:.3g} … {high:.3g}",
+            claim["verdict"],
+        )
     console.print(table)
 
 

@@ -41,35 +41,45 @@ class Diagnostics:
     relative: float | None  # variance × evaluations, in units of BR-IWAE's
 
 
-def summary(reproductions: Sequence[Reproduction], claims: Sequence[Sequence[Claim]],
-            names: Sequence[str]) -> dict[str, Any]:  # fmt: skip
+def summary(
+    reproductions: Sequence[Reproduction], claims: Sequence[Sequence[Claim]], names: Sequence[str]
+) -> dict[str, Any]:
     """What `summary.json` holds."""
     return {
         "claims": [_finite(dataclasses.asdict(claim)) for part in claims for claim in part],
         "final": [row for r in reproductions for row in final(r)],
         "failed": [{"dataset": r.dataset, **row} for r in reproductions for row in failed(r)],
-        "diagnostics": [{"dataset": r.dataset, **dataclasses.asdict(row)}
-                        for r in reproductions for row in diagnostics(r)],
-        "reproductions": [{"name": name, **about(r)}
-                          for name, r in zip(names, reproductions, strict=True)],
-    }  # fmt: skip
+        "diagnostics": [
+            {"dataset": r.dataset, **dataclasses.asdict(row)}
+            for r in reproductions
+            for row in diagnostics(r)
+        ],
+        "reproductions": [
+            {"name": name, **about(r)} for name, r in zip(names, reproductions, strict=True)
+        ],
+    }
 
 
 def final(reproduction: Reproduction) -> list[dict[str, Any]]:
     """The last test of every complete run."""
     return [
-        {"dataset": reproduction.dataset, "method": run.method, "optimizer": run.optimizer,
-         "seed": run.seed, **{name: run.tests[-1].get(name) for name in _FINAL}}
+        {
+            "dataset": reproduction.dataset,
+            "method": run.method,
+            "optimizer": run.optimizer,
+            "seed": run.seed,
+            **{name: run.tests[-1].get(name) for name in _FINAL},
+        }
         for optimizer in reproduction.optimizers
         for method in reproduction.methods
-        for run in reproduction.of(method, optimizer) if run.tests
-    ]  # fmt: skip
+        for run in reproduction.of(method, optimizer)
+        if run.tests
+    ]
 
 
 def failed(reproduction: Reproduction) -> list[dict[str, str]]:
     """Runs without a result, and why."""
-    return [{"name": run.name, "error": run.error or "not finished"}
-            for run in reproduction.failed]  # fmt: skip
+    return [{"name": run.name, "error": run.error or "not finished"} for run in reproduction.failed]
 
 
 def about(reproduction: Reproduction) -> dict[str, Any]:
@@ -83,8 +93,10 @@ def diagnostics(reproduction: Reproduction) -> list[Diagnostics]:
     """One row for every optimizer and method, at the same iterations."""
     rows = []
     for optimizer in reproduction.optimizers:
-        runs = {m: [run for run in reproduction.of(m, optimizer) if run.lines and run.tests]
-                for m in reproduction.methods}  # fmt: skip
+        runs = {
+            m: [run for run in reproduction.of(m, optimizer) if run.lines and run.tests]
+            for m in reproduction.methods
+        }
         last = [run.lines[-1]["iteration"] for some in runs.values() for run in some]
         if not last:
             continue
@@ -100,9 +112,18 @@ def diagnostics(reproduction: Reproduction) -> list[Diagnostics]:
 
 def common_iterations(reproduction: Reproduction) -> list[tuple[str, int]]:
     """For each optimizer the iterations that all its complete runs made."""
-    found = [(optimizer, [run.lines[-1]["iteration"] for method in reproduction.methods
-                          for run in reproduction.of(method, optimizer) if run.lines])
-             for optimizer in reproduction.optimizers]  # fmt: skip
+    found = [
+        (
+            optimizer,
+            [
+                run.lines[-1]["iteration"]
+                for method in reproduction.methods
+                for run in reproduction.of(method, optimizer)
+                if run.lines
+            ],
+        )
+        for optimizer in reproduction.optimizers
+    ]
     return [(OPTIMIZERS[optimizer], min(last)) for optimizer, last in found if last]
 
 
@@ -111,10 +132,15 @@ def _diagnose(runs: list[TrainingRun], end: int) -> Diagnostics:
     mean = {name: float(np.mean([row[name] for row in per_seed])) for name in per_seed[0]}
     variance = mean["squared"] - mean["gradient"]
     return Diagnostics(
-        runs[0].method, runs[0].optimizer, curves.truncation(runs[0], end),
-        mean["effective"], mean["acceptance"], mean["evaluations"],
-        variance if math.isfinite(variance) else None, None,
-    )  # fmt: skip
+        runs[0].method,
+        runs[0].optimizer,
+        curves.truncation(runs[0], end),
+        mean["effective"],
+        mean["acceptance"],
+        mean["evaluations"],
+        variance if math.isfinite(variance) else None,
+        None,
+    )
 
 
 def _window(run: TrainingRun, end: int) -> dict[str, float]:
@@ -142,23 +168,41 @@ def claim_groups(claims: Sequence[Claim]) -> list[dict[str, Any]]:
     groups: dict[tuple[str, str], list[dict[str, str]]] = {}
     for claim in claims:
         symbol, kind = VERDICTS.get(claim.verdict, ("?", "open"))
-        interval = (NONE if claim.low is None or claim.high is None
-                    else f"{number(claim.low)} to {number(claim.high)}")  # fmt: skip
-        groups.setdefault((claim.paper, claim.measured), []).append({
-            "optimizer": OPTIMIZERS.get(claim.optimizer, claim.optimizer),
-            "method": LABELS.get(claim.method, claim.method),
-            "value": number(claim.value), "interval": interval, "verdict": claim.verdict,
-            "symbol": symbol, "kind": kind, "note": claim.note, "id": claim.id,
-        })  # fmt: skip
-    return [{"paper": paper, "measured": measured, "rows": rows}
-            for (paper, measured), rows in groups.items()]  # fmt: skip
+        interval = (
+            NONE
+            if claim.low is None or claim.high is None
+            else f"{number(claim.low)} to {number(claim.high)}"
+        )
+        groups.setdefault((claim.paper, claim.measured), []).append(
+            {
+                "optimizer": OPTIMIZERS.get(claim.optimizer, claim.optimizer),
+                "method": LABELS.get(claim.method, claim.method),
+                "value": number(claim.value),
+                "interval": interval,
+                "verdict": claim.verdict,
+                "symbol": symbol,
+                "kind": kind,
+                "note": claim.note,
+                "id": claim.id,
+            }
+        )
+    return [
+        {"paper": paper, "measured": measured, "rows": rows}
+        for (paper, measured), rows in groups.items()
+    ]
 
 
 def counts(claims: Sequence[Claim]) -> list[dict[str, Any]]:
     """How many claims have each verdict."""
-    return [{"verdict": verdict, "symbol": symbol, "kind": kind,
-             "count": sum(claim.verdict == verdict for claim in claims)}
-            for verdict, (symbol, kind) in VERDICTS.items()]  # fmt: skip
+    return [
+        {
+            "verdict": verdict,
+            "symbol": symbol,
+            "kind": kind,
+            "count": sum(claim.verdict == verdict for claim in claims),
+        }
+        for verdict, (symbol, kind) in VERDICTS.items()
+    ]
 
 
 def final_rows(reproduction: Reproduction) -> list[dict[str, str]]:
@@ -171,15 +215,19 @@ def final_rows(reproduction: Reproduction) -> list[dict[str, str]]:
                 continue
             last = [run.tests[-1] for run in runs]
             iteration = max(row["iteration"] for row in last)
-            found.append({
-                "optimizer": OPTIMIZERS[optimizer], "method": LABELS[method],
-                "seeds": str(len(runs)), "iterations": number(iteration),
-                "truncation": number(curves.truncation(runs[0], iteration)),
-                "nll": _spread([row["nll"] for row in last]),
-                "gradient": _spread([row["gradient"] for row in last if "gradient" in row]),
-                "evaluations": number(np.mean([row["evaluations"] for row in last]) / 1e6),
-                "seconds": number(np.mean([row["seconds"] for row in last])),
-            })  # fmt: skip
+            found.append(
+                {
+                    "optimizer": OPTIMIZERS[optimizer],
+                    "method": LABELS[method],
+                    "seeds": str(len(runs)),
+                    "iterations": number(iteration),
+                    "truncation": number(curves.truncation(runs[0], iteration)),
+                    "nll": _spread([row["nll"] for row in last]),
+                    "gradient": _spread([row["gradient"] for row in last if "gradient" in row]),
+                    "evaluations": number(np.mean([row["evaluations"] for row in last]) / 1e6),
+                    "seconds": number(np.mean([row["seconds"] for row in last])),
+                }
+            )
     return found
 
 
@@ -188,8 +236,11 @@ def configuration(reproduction: Reproduction) -> list[tuple[str, str]]:
     own = _without_folders(reproduction.about["settings"])
     rows = [(key, _text(value)) for key, value in own.items()]
     every = [run.settings for run in reproduction.runs]
-    shared = {key: value for key, value in (every[0] if every else {}).items()
-              if key not in own and all(s.get(key) == value for s in every)}  # fmt: skip
+    shared = {
+        key: value
+        for key, value in (every[0] if every else {}).items()
+        if key not in own and all(s.get(key) == value for s in every)
+    }
     return rows + [(key, _text(value)) for key, value in _without_folders(shared).items()]
 
 
@@ -223,8 +274,10 @@ def dataset(reproduction: Reproduction) -> str:
 
 def _finite(record: dict[str, Any]) -> dict[str, Any]:
     """JSON has no infinity: an interval without an end has None there."""
-    return {key: None if isinstance(value, float) and not math.isfinite(value) else value
-            for key, value in record.items()}  # fmt: skip
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in record.items()
+    }
 
 
 def _spread(values: list[float]) -> str:
@@ -254,6 +307,18 @@ def _text(value: Any) -> str:
 
 
 __all__ = [
-    "Diagnostics", "about", "claim_groups", "common_iterations", "configuration", "counts",
-    "dataset", "diagnostics", "duration", "failed", "final", "final_rows", "number", "summary",
-]  # fmt: skip
+    "Diagnostics",
+    "about",
+    "claim_groups",
+    "common_iterations",
+    "configuration",
+    "counts",
+    "dataset",
+    "diagnostics",
+    "duration",
+    "failed",
+    "final",
+    "final_rows",
+    "number",
+    "summary",
+]

@@ -23,18 +23,38 @@ def draw(folder: Path) -> None:
             plain = _select(rows, name, "average")
             seen = [r for r in mlmc if r["bias_low"] > 0.0]  # the others are noise
             bias.errorbar(
-                [r["length"] for r in seen], [r["bias"] for r in seen],
-                yerr=[[r["bias"] - r["bias_low"] for r in seen],
-                      [r["bias_high"] - r["bias"] for r in seen]],
-                fmt="o-", ms=4, lw=1.5, color=colour, label=label,
-            )  # fmt: skip
+                [r["length"] for r in seen],
+                [r["bias"] for r in seen],
+                yerr=[
+                    [r["bias"] - r["bias_low"] for r in seen],
+                    [r["bias_high"] - r["bias"] for r in seen],
+                ],
+                fmt="o-",
+                ms=4,
+                lw=1.5,
+                color=colour,
+                label=label,
+            )
             below = [r for r in plain if r["bias_low"] > 0.0]
-            bias.plot([r["length"] for r in below], [r["bias"] for r in below], "x", ms=6,
-                      color=colour, alpha=0.7)  # fmt: skip
+            bias.plot(
+                [r["length"] for r in below],
+                [r["bias"] for r in below],
+                "x",
+                ms=6,
+                color=colour,
+                alpha=0.7,
+            )
             _moment(second, mlmc, plain, "second_moment", colour, label)
             _moment(third, mlmc, plain, "third_moment", colour, label)
-            cost.plot([r["length"] for r in mlmc], [r["cost"] for r in mlmc], "o", mfc="none",
-                      ms=3 + 2 * list(LABELS).index(name), color=colour, label=label)  # fmt: skip
+            cost.plot(
+                [r["length"] for r in mlmc],
+                [r["cost"] for r in mlmc],
+                "o",
+                mfc="none",
+                ms=3 + 2 * list(LABELS).index(name),
+                color=colour,
+                label=label,
+            )
         lengths = sorted({r["length"] for r in rows})
         _finish(bias, "bias of Ĥ (norm)", "Bias: o MLMC (95 % interval), × plain average")
         first = max((r["bias"] * r["length"] for r in rows if r["bias_low"] > 0.0), default=1.0)
@@ -66,10 +86,23 @@ def _moment(
 ) -> None:
     """Relative to the shortest chain, so that the kernels fit into one panel."""
     unit = plain[0][quantity]
-    axes.plot([r["length"] for r in mlmc], [r[quantity] / unit for r in mlmc], "o-", ms=4, lw=1.5,
-              color=colour, label=label)  # fmt: skip
-    axes.plot([r["length"] for r in plain], [r[quantity] / unit for r in plain], "x", ms=6,
-              color=colour, alpha=0.7)  # fmt: skip
+    axes.plot(
+        [r["length"] for r in mlmc],
+        [r[quantity] / unit for r in mlmc],
+        "o-",
+        ms=4,
+        lw=1.5,
+        color=colour,
+        label=label,
+    )
+    axes.plot(
+        [r["length"] for r in plain],
+        [r[quantity] / unit for r in plain],
+        "x",
+        ms=6,
+        color=colour,
+        alpha=0.7,
+    )
 
 
 def _select(rows: list[dict[str, Any]], kernel: str, estimator: str) -> list[dict[str, Any]]:

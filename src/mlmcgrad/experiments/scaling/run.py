@@ -72,11 +72,14 @@ def run(config: Scaling, console: Console | None = None) -> dict[str, Any]:
     records.write_config(config.folder, config)
     arguments = {
         f"{name}-{estimator}": {
-            "name": name, "estimator": estimator, "preset": config.preset, "seed": config.seed,
+            "name": name,
+            "estimator": estimator,
+            "preset": config.preset,
+            "seed": config.seed,
         }
         for name in KERNELS
         for estimator in ("mlmc", "average")
-    }  # fmt: skip
+    }
     parts = parallel.run_parts(measure, arguments, config.folder, config.jobs, console)
     rows = [row for part in parts.values() for row in part["rows"]]
     records.write_lines(config.folder / records.METRICS, rows)
@@ -106,10 +109,16 @@ def measure(
     health = diagnose(gradient, start, *(c[many] for c in context), length=400, generator=generator)
     time = health.autocorrelation_time
     found = accuracy(
-        gradient, problem, x0, *context, ladder=[2**k for k in range(1, effort.highest + 1)],
-        generator=generator, replicates=effort.replicates, least=effort.least,
+        gradient,
+        problem,
+        x0,
+        *context,
+        ladder=[2**k for k in range(1, effort.highest + 1)],
+        generator=generator,
+        replicates=effort.replicates,
+        least=effort.least,
         report=lambda share: report(0.9 * share),
-    )  # fmt: skip
+    )
     # The short chains of a smoke run leave at least three points.
     longest = 2.0 ** (effort.highest - 2)
     fits: dict[str, Fit] = {
@@ -130,9 +139,14 @@ def measure(
     }
     if estimator == "mlmc":
         levels = level_test(
-            gradient, x0, *context, highest=min(effort.highest, 8), generator=generator,
-            replicates=effort.replicates // 10, least=effort.least,
-        )  # fmt: skip
+            gradient,
+            x0,
+            *context,
+            highest=min(effort.highest, 8),
+            generator=generator,
+            replicates=effort.replicates // 10,
+            least=effort.least,
+        )
         result["levels"] = [dataclasses.asdict(row) for row in levels.rows]
     report(1.0)
     return result
