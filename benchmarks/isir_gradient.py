@@ -31,7 +31,7 @@ def run() -> list[Result]:
         return torch.randn(rows, LATENT, generator=generator)
 
     def make(rao_blackwell: bool) -> mg.MarkovGradient:
-        kernel = mg.kernels.ISIR(log_weight, propose, K, rao_blackwell)
+        kernel = mg.kernels.ISIR(log_weight, propose, K, rao_blackwell=rao_blackwell)
         return mg.MarkovGradient(kernel, negative_log_joint, mg.Average(STEPS), chunk=4096)
 
     def theirs() -> None:

@@ -47,7 +47,7 @@ def run() -> list[Result]:
 def _ratios(model: LatentModel, y: Tensor, length: int, repeats: int) -> tuple[list[float], ...]:
     """Time of the loop over ours: as it is, and with subnormal numbers flushed to zero."""
     generator = torch.Generator().manual_seed(0)
-    step = Objective(model, "br", K, length).backward
+    step = Objective(model, "br", candidates=K, truncation=length).backward
     ours = partial(step, y, n=1, generator=generator)
     theirs = partial(published_loop.step, model, y, K, length, generator)
     ours()
@@ -75,8 +75,8 @@ def _added_variance(model: LatentModel, y: Tensor, calls: int) -> list[list[floa
     whole, thinned = (
         [_gradients(objective, y, seed) for seed in range(calls)]
         for objective in (
-            Objective(model, "br", K, 16, thinning=0.0),
-            Objective(model, "br", K, 16),
+            Objective(model, "br", candidates=K, truncation=16, thinning=0.0),
+            Objective(model, "br", candidates=K, truncation=16),
         )
     )
     shares = []

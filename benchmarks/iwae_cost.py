@@ -20,8 +20,8 @@ from benchmarks import networks
 from benchmarks.timing import Result, seconds, summary
 from mlmcgrad.diagnostics.slopes import fit_line
 from mlmcgrad.iwae import LatentModel, Objective
+from mlmcgrad.plan import Plan
 from mlmcgrad.runs.pool import one_thread
-from mlmcgrad.types import Plan
 
 K, BATCH, LEVELS, REPEATS = 5, 32, 10, 7
 LENGTHS = (2, 4, 8, 16, 32)  # of BR
@@ -33,7 +33,7 @@ class OneLevel:
 
     level: int
 
-    def plan(self, chains: int, n: int, generator: torch.Generator) -> Plan:
+    def plan(self, chains: int, n: int | None, generator: torch.Generator) -> Plan:
         """Lengths and weights of that level."""
         return mg.MLMC(2**LEVELS).plan_for(torch.full((chains,), self.level), n)
 
@@ -49,7 +49,7 @@ def run() -> list[Result]:
         )
 
     levels = [(at_level(model, k), max(1, BATCH >> k)) for k in range(LEVELS + 1)]
-    br = [Objective(model, "br", K, length) for length in LENGTHS]
+    br = [Objective(model, "br", candidates=K, truncation=length) for length in LENGTHS]
     curves: dict[str, list[list[float]]] = {"MLMC": [], "BR": []}
     with one_thread():
         for repeat in range(REPEATS + 1):
@@ -74,14 +74,8 @@ def run() -> list[Result]:
 
 def at_level(model: LatentModel, level: int) -> Objective:
     """MLMC-IWAE with all chains at one level."""
-    objective = Objective(model, "mlmc", K, 2**LEVELS)
-    gradient = mg.MarkovGradient(
-        objective.gradient.kernel,
-        objective.gradient.loss,
-        OneLevel(level),
-        parameters=objective.gradient.parameters,
-    )
-    vars(objective)["gradient"] = gradient  # in place of the one that draws levels
+    objective = Objective(model, "mlmc", candidates=K, truncation=2**LEVELS)
+    vars(objective)["estimator"] = OneLevel(level)  # in place of the one that draws levels
     return objective
 
 

@@ -43,7 +43,7 @@ class Pass:
 
 def run() -> list[Result]:
     model, y, trained = networks.cifar10()
-    shares = _shares(Objective(model, "mlmc", K, T, assignment="balanced"), y)
+    shares = _shares(Objective(model, "mlmc", candidates=K, truncation=T, assignment="balanced"), y)
     what = f"MLMC-IWAE step, T = {T}{'' if trained else ', untrained'}, over"
     unavoidable = [1.0 / sum(share[part] for part in UNAVOIDABLE) for share in shares]
     parts = ", ".join(f"{part} {_percent(shares, part)}" for part in shares[0])
@@ -52,7 +52,9 @@ def run() -> list[Result]:
         summary(f"{what} the unavoidable ones", unavoidable, 1.10, at_most=True, note=parts),
     ]
     model, y = networks.digits()
-    objective = Objective(model, "mlmc", K, T, assignment="balanced", chunk=1024, batch=1024)
+    objective = Objective(
+        model, "mlmc", candidates=K, truncation=T, assignment="balanced", chunk=1024
+    )
     # What the arithmetic of the chains costs where the networks cost next to nothing.
     what = f"MLMC-IWAE step on digits, T = {T}, over its network calls"
     return [*results, summary(what, _over_calls(_shares(objective, y)), target=3.0, at_most=True)]

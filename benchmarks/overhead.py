@@ -17,7 +17,7 @@ from torch import Tensor
 
 import mlmcgrad as mg
 from benchmarks.timing import Result, compare, one_core, summary
-from mlmcgrad.measure import Measure, concatenate
+from mlmcgrad.measure import concatenate
 
 CHAINS, DIMENSION, STEPS, H, CHUNK = 128, 100, 64, 0.02, 1024
 
@@ -64,9 +64,7 @@ def _backward() -> Result:
     kernel, estimator = mg.kernels.MALA(log_density, H), mg.Average(STEPS)
     gradient = mg.MarkovGradient(kernel, loss, estimator, chunk=CHUNK)
     plan = estimator.plan(CHAINS, 1, generator)
-    pieces: list[Measure] = []
-    kernel.run(x0, (), plan, generator.manual_seed(0), pieces.append)
-    whole = concatenate(pieces)
+    whole = concatenate(list(kernel.run(x0, (), plan, generator.manual_seed(0))))
     states = [
         (whole.points[i : i + CHUNK], whole.coefficient[i : i + CHUNK].float())
         for i in range(0, len(whole), CHUNK)
@@ -74,13 +72,14 @@ def _backward() -> Result:
 
     def bare() -> None:
         network.zero_grad()
-        kernel.run(x0, (), plan, generator.manual_seed(0), lambda measure: None)
+        for _ in kernel.run(x0, (), plan, generator.manual_seed(0)):
+            pass
         for points, coefficient in states:
             ((coefficient * loss(points)).sum() / CHAINS).backward()
 
     def ours() -> None:
         network.zero_grad()
-        gradient.backward(x0, n=1, generator=generator.manual_seed(0))
+        gradient.backward(x0, generator=generator.manual_seed(0))
 
     name = "backward / its kernel and loss as bare calls"
     return compare(name, bare, ours, target=1.05, repeats=101, at_most=True)

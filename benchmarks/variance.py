@@ -109,7 +109,13 @@ def _linear_gaussian(rao_blackwell: bool, assignment: Assignment, base: int) -> 
 def _cifar10(rao_blackwell: bool, assignment: Assignment, base: int) -> Draw:
     model, y, _ = networks.cifar10()
     objective = Objective(
-        model, "mlmc", K, 16, rao_blackwell=rao_blackwell, assignment=assignment, base=base
+        model,
+        "mlmc",
+        candidates=K,
+        truncation=16,
+        rao_blackwell=rao_blackwell,
+        assignment=assignment,
+        base=base,
     )
 
     def draw(generator: torch.Generator) -> tuple[Tensor, int]:

@@ -29,7 +29,7 @@ def train(options: dict[str, Any], iterations: int, seed: int) -> tuple[float, f
     rng = torch.Generator().manual_seed(seed)
     model = iwae.LatentModel(iwae.DIGITS, iwae.Bernoulli(), rng)
     length = mg.schedules.power(1.0, 0.5)
-    objective = iwae.Objective(model, truncation=length, chunk=1024, batch=1024, **options)
+    objective = iwae.Objective(model, truncation=length, chunk=1024, **options)
     optimizer = mg.optim.AMSGrad(model.parameters(), lr=mg.schedules.power(0.01, -0.5))
     spent = 0
     for n in range(1, iterations + 1):
@@ -37,7 +37,7 @@ def train(options: dict[str, Any], iterations: int, seed: int) -> tuple[float, f
         optimizer.zero_grad()
         spent += objective.backward(batch, n=n, generator=rng).estimate.evaluations
         optimizer.step()
-    nll = iwae.negative_log_likelihood(model, test, torch.Generator().manual_seed(0))
+    nll = iwae.negative_log_likelihood(model, test, generator=torch.Generator().manual_seed(0))
     return nll.value, spent / (50 * iterations)
 
 

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from mlmcgrad import kernels
+from mlmcgrad.kernels import Outcome
+from mlmcgrad.kernels.base import Context, Start
 from mlmcgrad.measure import Measure, concatenate, drop
-from mlmcgrad.types import Context, Outcome, Plan, Start
+from mlmcgrad.plan import Plan
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -25,9 +27,9 @@ def run(
 ) -> tuple[Measure, Outcome]:
     """Run a kernel and collect its measure without points of weight 0."""
     generator = seed if isinstance(seed, torch.Generator) else rng(seed)
-    pieces: list[Measure] = []
-    outcome = kernel.run(x0, context, plan, generator, pieces.append)
-    return drop(concatenate([p for p in pieces if len(p)])), outcome
+    assert kernel.chains(x0, context) == len(plan.levels)
+    simulation = kernels.Simulation(kernel.run(x0, context, plan, generator))
+    return drop(concatenate([piece for piece in simulation if len(piece)])), simulation.outcome
 
 
 def random_matrix(states: int, seed: int) -> Tensor:

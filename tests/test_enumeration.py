@@ -14,7 +14,7 @@ from torch import Tensor
 import mlmcgrad as mg
 from mlmcgrad.kernels.selection import Draws, choose_sampled
 from mlmcgrad.levels import Geometric, LevelLaw, Tabulated
-from mlmcgrad.types import Plan
+from mlmcgrad.plan import Plan
 from tests.chains import average_law, random_matrix, rng, unit
 
 LAWS = {
@@ -36,7 +36,7 @@ class Fixed:
     def __init__(self, mlmc: mg.MLMC, level: int) -> None:
         self.mlmc, self.level = mlmc, level
 
-    def plan(self, chains: int, n: int, generator: torch.Generator) -> Plan:
+    def plan(self, chains: int, n: int | None, generator: torch.Generator) -> Plan:
         return self.mlmc.plan_for(torch.full((chains,), self.level), n)
 
 
@@ -153,7 +153,7 @@ def rao_blackwell_gradient(estimator: Fixed, length: int) -> Tensor:
         lambda rows, _, generator: sequences.flatten(),
         candidates=2,
         rao_blackwell=True,
-        batch=10**9,
+        chunk=10**9,
     )
     gradient = mg.MarkovGradient(
         kernel, lambda z, p: theta[z] * p * len(sequences), estimator, chunk=10**6
@@ -166,8 +166,8 @@ def sampled_gradient(estimator: Fixed, length: int) -> Tensor:
     """All sequences of proposals × all 2^length decisions to stay or to leave."""
     sequences, probability = draws_of(length)
     plan = estimator.plan(len(sequences), 1, rng())
-    draws = Draws(WEIGHT[sequences].log().flatten(), plan.lengths, fresh=1)
-    weights = plan.weights(1, length).T.flatten()
+    draws = Draws(WEIGHT[sequences].log().flatten(), plan.longest, fresh=1)
+    weights = plan.step_weights(1, length).T.flatten()
     total = torch.zeros(3, dtype=torch.float64)
     for decisions in itertools.product((0.0, 1.0 - 2.0**-53), repeat=length):
         leave = torch.tensor(decisions, dtype=torch.float64).repeat(len(sequences))

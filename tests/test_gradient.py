@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import mlmcgrad as mg
 from mlmcgrad import problems
-from mlmcgrad.levels import Assignment
-from tests.chains import Counter, average_law, random_matrix, rng, unit
-from tests.statistics import deviations, mean_is, same_mean
+from tests.chains import rng
 
 
 def coin(theta: Tensor, estimator: Any = None, **options: Any) -> mg.MarkovGradient:
@@ -51,10 +50,9 @@ def test_backward_gradient_and_surrogate_agree() -> None:
     gradient.backward(zeros(50), n=1, generator=rng())
     assert torch.equal(grad(theta), 2.0 * direct)  # it accumulates
     theta.grad = None
-    scalar = gradient.surrogate(zeros(50), n=1, generator=rng())
+    scalar, spent = gradient.surrogate(zeros(50), n=1, generator=rng())
     (2.0 * scalar + theta.sum()).backward()
     assert torch.allclose(grad(theta), 2.0 * direct + 1.0, atol=1e-14)
-    spent = scalar.estimate  # type: ignore[attr-defined]
     assert spent.loss_evaluations == estimate.loss_evaluations
     assert spent.transitions == estimate.transitions
 
@@ -62,7 +60,8 @@ def test_backward_gradient_and_surrogate_agree() -> None:
 def test_surrogate_in_chunks_recomputes_but_agrees() -> None:
     theta = weights()
     (direct,), _ = coin(theta).gradient(zeros(50), n=1, generator=rng())
-    coin(theta, chunk=7).surrogate(zeros(50), n=1, generator=rng()).backward()
+    scalar, _ = coin(theta, chunk=7).surrogate(zeros(50), n=1, generator=rng())
+    scalar.backward()
     assert theta.grad is not None
     assert torch.allclose(theta.grad, direct, atol=1e-14)
 
@@ -148,81 +147,11 @@ def test_module_and_any_torch_optimizer() -> None:
     assert (torch.stack(tail).mean(0) - target.mean).abs().max() < 0.1
 
 
-# --- expectation ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("assignment", ["independent", "shared", "balanced"])
-@pytest.mark.parametrize("states", [2, 3, 4, 5, 6])
-def test_signed_occupation_measure(states: int, assignment: Assignment) -> None:
-    """Null: its mean is the average of P^1 … P^{2^κ} from x0; 4.5 standard errors of the calls."""
-    matrix, theta = random_matrix(states, seed=states), weights(states)
-    gradient = mg.MarkovGradient(
-        mg.kernels.Finite(matrix), lambda x: theta[x], mg.MLMC(20, assignment=assignment)
-    )
-    generator = rng(states)
-    calls = [
-        gradient.gradient(zeros(100), n=1, generator=generator)[0][0] for _ in range(400)
-    ]  # independent over calls, whatever the assignment
-    exact = average_law(matrix, unit(states), 16)
-    assert (deviations(torch.stack(calls), exact) < 4.5).all()
-    wrong = average_law(matrix, unit(states), 1)  # planted bug: only the base term
-    assert not (deviations(torch.stack(calls), wrong) < 4.5).all()
-
-
-def test_boltzmann_gradient_has_the_bias_of_the_long_chain() -> None:
-    """Null: from the data, MLMC at T = 8 has the mean of 8 Gibbs steps; false alarm 1e-5."""
-    model = problems.boltzmann()
-    gradient = mg.MarkovGradient(model.kernel(), model.loss, mg.MLMC(8))
-    generator, start = rng(2), model.start(120)
-    rows = [
-        torch.cat([g.flatten() for g in _ordered(gradient, model, start, generator)])
-        for _ in range(300)
-    ]
-    weight = 2.0 ** torch.arange(4, dtype=torch.float64)
-    law = torch.eye(16, dtype=torch.float64)[(model.data @ weight).long()].mean(0)
-    exact = average_law(model.transition(), law, 8)
-    per_state = [
-        torch.cat(
-            [g.flatten() for g in torch.autograd.grad(model.loss(v[None]).sum(), model.parameters)]
-        )
-        for v in model.states()
-    ]
-    assert mean_is(torch.stack(rows), exact @ torch.stack(per_state))
-    short = average_law(model.transition(), law, 1)
-    assert not mean_is(torch.stack(rows), short @ torch.stack(per_state))
-
-
-def _ordered(
-    gradient: mg.MarkovGradient, model: problems.Boltzmann, x0: Tensor, generator: torch.Generator
-) -> list[Tensor]:
-    tensors, estimate = gradient.gradient(x0, n=1, generator=generator)
-    by_id = {id(p): g for p, g in zip(estimate.parameters, tensors, strict=True)}
-    return [by_id[id(p)] for p in model.parameters]
-
-
-def test_thinning_keeps_the_mean_and_saves_work() -> None:
-    """Null: with and without thinning the gradient has the exact mean; false alarm 1e-5 each."""
-    matrix = torch.tensor([[0.9, 0.1], [0.3, 0.7]], dtype=torch.float64)
-    exact, spent = average_law(matrix, unit(2), 8), []
-    for thinning in (0.0, 0.4):
-        gradient, generator = coin(weights(), mg.Average(8), thinning=thinning), rng(4)
-        calls, evaluations = [], 0
-        for _ in range(400):
-            (g,), estimate = gradient.gradient(zeros(20), n=1, generator=generator)
-            calls.append(g)
-            evaluations += estimate.loss_evaluations
-        assert mean_is(torch.stack(calls), exact)
-        spent.append(evaluations)
-    assert spent[1] < 0.85 * spent[0]
-
-
 def test_thinning_may_leave_nothing() -> None:
     theta = weights()
     gradient = coin(theta, mg.Average(8), thinning=1e12)
-    (estimate, scalar) = (
-        gradient.backward(zeros(2), n=1, generator=rng()),
-        gradient.surrogate(zeros(2), n=1, generator=rng()),
-    )
+    estimate = gradient.backward(zeros(2), generator=rng())
+    scalar, _ = gradient.surrogate(zeros(2), generator=rng())
     assert estimate.loss_evaluations == 0
     assert theta.grad is None
     scalar.backward()
@@ -231,149 +160,90 @@ def test_thinning_may_leave_nothing() -> None:
     assert (grad(theta) == 0.0).all()
 
 
-# --- cost -------------------------------------------------------------------------------------
+# --- the ways to call it ----------------------------------------------------------------------
 
 
-def test_transitions_are_logarithmic() -> None:
-    """Null: transitions per chain have the mean κ + 2^{−κ}; false alarm 1e-5."""
-    gradient, generator = coin(weights(), mg.MLMC(64)), rng(9)
-    estimates = [gradient.gradient(zeros(50), n=1, generator=generator)[1] for _ in range(200)]
-    per_chain = torch.tensor([[e.transitions / 50] for e in estimates], dtype=torch.float64)
-    assert mean_is(per_chain, torch.tensor([6.0 + 2.0**-6], dtype=torch.float64))
-    assert max(int(e.lengths.max()) for e in estimates) == 64
-    assert all(e.transitions == int(e.lengths.sum()) for e in estimates)
-    assert not mean_is(2.0 * per_chain, torch.tensor([6.0 + 2.0**-6], dtype=torch.float64))
+def test_n_is_needed_only_by_schedules() -> None:
+    theta = weights()
+    with_n, _ = coin(theta).gradient(zeros(9), n=5, generator=rng())
+    without, _ = coin(theta).gradient(zeros(9), generator=rng())
+    assert torch.equal(with_n[0], without[0])
+    scheduled = coin(theta, mg.MLMC(mg.schedules.power(1.0, 0.5)))
+    with pytest.raises(TypeError, match="n must be given, because truncation is a schedule"):
+        scheduled.backward(zeros(9), generator=rng())
+    (numpy,), _ = scheduled.gradient(zeros(9), n=np.int64(64), generator=rng())
+    (plain,), _ = scheduled.gradient(zeros(9), n=64, generator=rng())
+    assert torch.equal(numpy, plain)
 
 
-@pytest.mark.parametrize("chunk", [3, 1024])
-def test_loss_is_evaluated_once_for_each_accepted_move(chunk: int) -> None:
-    target = problems.gaussian()
-    loss = Counter(target.loss)
+def test_reduction() -> None:
+    theta = weights()
+    (mean,), one = coin(theta).gradient(zeros(8), generator=rng())
+    (total,), all_chains = coin(theta, reduction="sum").gradient(zeros(8), generator=rng())
+    assert torch.allclose(total, 8.0 * mean, rtol=1e-14)
+    assert all_chains.value == pytest.approx(8.0 * one.value)
+    scalar, _ = coin(theta, reduction="sum").surrogate(zeros(8), generator=rng())
+    assert torch.allclose(torch.autograd.grad(scalar, theta)[0], total, rtol=1e-14)
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    model = torch.nn.Linear(1, 2, dtype=torch.float64)
+    model.bias.requires_grad_(False)
     gradient = mg.MarkovGradient(
-        mg.kernels.RWMH(target.log_density, 4.0), loss, mg.MLMC(64), chunk=chunk
+        mg.kernels.Finite(torch.eye(2, dtype=torch.float64)),
+        lambda x: model(torch.ones(len(x), 1, dtype=torch.float64)).gather(1, x[:, None])[:, 0],
+        mg.Average(2),
+        parameters=model.parameters(),
     )
-    for seed in range(20):
-        loss.calls.clear()
-        estimate = gradient.backward(target.start(10), n=1, generator=rng(seed))
-        accepted = round(estimate.acceptance * estimate.transitions)
-        assert loss.rows == estimate.loss_evaluations <= accepted + 10
-        assert all(len(c) <= chunk for c in loss.calls)
-        assert estimate.evaluations == 10 + estimate.transitions
+    assert gradient.parameters == (model.weight,)
+    gradient.backward(zeros(3), generator=rng())
+    assert grad(model.weight)[:, 0].tolist() == [1.0, 0.0]
+    assert model.bias.grad is None
 
 
-def test_loss_never_sees_a_state_without_weight() -> None:
-    """A kernel that counts up: X_i = i. For t ≥ 2 the loss sees 2 … t and never 1."""
-    theta = torch.ones((), requires_grad=True)
-    loss = Counter(lambda x: theta * x)
-    gradient = mg.MarkovGradient(
-        mg.kernels.FromStep(lambda x, generator: x + 1.0), loss, mg.MLMC(32)
-    )
-    longest = 0
-    for seed in range(60):
-        loss.calls.clear()
-        estimate = gradient.backward(torch.zeros(1), n=1, generator=rng(seed))
-        t = estimate.transitions
-        seen = sorted(torch.cat(loss.calls).tolist())
-        assert seen == ([1.0] if t == 1 else [float(i) for i in range(2, t + 1)])
-        longest = max(longest, t)
-    assert longest == 32
+class Pair(NamedTuple):
+    a: Tensor
+    b: Tensor
 
 
-def test_burn_in_is_never_differentiated() -> None:
-    theta = torch.ones((), requires_grad=True)
-    loss = Counter(lambda x: theta * x)
-    gradient = mg.MarkovGradient(
-        mg.kernels.FromStep(lambda x, generator: x + 1.0), loss, mg.Average(3, burn_in=5)
-    )
-    gradient.backward(torch.zeros(1), n=1, generator=rng())
-    assert torch.cat(loss.calls).tolist() == [6.0, 7.0, 8.0]
+@pytest.mark.parametrize("kernel", ["MALA", "FromStep", "ISIR"])
+def test_nested_contexts_follow_their_chains(kernel: str) -> None:
+    """A dict with a tuple, a list and a named tuple in it does what flat tensors do."""
+    centre, scale = torch.randn(6, 2, generator=rng(1)), torch.rand(6, generator=rng(2)) + 0.5
+    theta = torch.zeros(2, requires_grad=True)
 
+    def log_density(x: Tensor, m: Tensor, s: Tensor) -> Tensor:
+        return -0.5 * ((x - m) / s[:, None]).square().sum(1)
 
-# --- i-SIR: Rao-Blackwell ---------------------------------------------------------------------
+    def unpack(function: Any) -> Any:
+        def nested(x: Any, tree: Any, pair: Any, name: str, **options: Any) -> Any:
+            assert name == "as it is"
+            assert torch.equal(tree["deep"][0], pair.a)
+            return function(x, pair.a, tree["deep"][1][0], **options)
 
+        return nested
 
-def _latent_gradients(rao_blackwell: bool, chains: int, seed: int) -> Tensor:
-    """Each chain's own gradient in W and b, (chains, p(q+1)), for one y and k = 5, T = 64."""
-    model = problems.linear_gaussian()
-    y = model.data[:1].expand(chains, -1)
-    shape = model.weight.shape
-    w = model.weight.detach().expand(chains, *shape).clone().requires_grad_()
-    b = model.bias.detach().expand(chains, -1).clone().requires_grad_()
+    def propose(rows: int, m: Tensor, s: Tensor, generator: torch.Generator) -> Tensor:
+        return m + s[:, None] * torch.randn(rows, 2, generator=generator)
 
-    def loss(z: Tensor, y: Tensor, w: Tensor, b: Tensor) -> Tensor:
-        residual = y - (w @ z[:, :, None])[:, :, 0] - b
-        return 0.5 * residual.square().sum(1) / model.noise**2
+    def step(x: Tensor, m: Tensor, s: Tensor, generator: torch.Generator) -> Tensor:
+        return propose(len(x), m, s, generator)
 
-    inner = model.kernel(5, rao_blackwell)
-    kernel = mg.kernels.ISIR(
-        lambda z, y, w, b: inner.log_weight(z, y),
-        lambda rows, y, w, b, generator: inner.propose(rows, y, generator),
-        5,
-        rao_blackwell,
-    )
-    gradient = mg.MarkovGradient(kernel, loss, mg.MLMC(64), parameters=[w, b], chunk=50_000)
-    tensors, _ = gradient.gradient(None, y, w, b, n=1, generator=rng(seed))
-    return torch.cat([chains * t.detach().flatten(1) for t in tensors], 1)
-
-
-def test_rao_blackwell_reduces_the_variance() -> None:
-    """Log-weight spread 5 to 6, k = 5, T = 64: at most 0.65 of the variance, the same mean."""
-    model = problems.linear_gaussian()
-    assert 5.0 <= model.weight_spread(20_000, rng()) <= 6.0
-    sampled = _latent_gradients(False, 40_000, seed=1)
-    averaged = _latent_gradients(True, 40_000, seed=2)
-    ratio = float(averaged.var(0).sum() / sampled.var(0).sum())
-    assert ratio <= 0.65
-    assert same_mean(sampled, averaged)  # null: equal means; false alarm 1e-5
-
-
-# --- reproducibility --------------------------------------------------------------------------
-
-
-def _kernels() -> dict[str, tuple[Any, Any, Any, tuple[Any, ...]]]:
-    """Name → kernel, loss, x0, context."""
-    normal, chain, machine = problems.gaussian(), problems.finite_chain(), problems.boltzmann()
-    latent = problems.linear_gaussian()
-    y = latent.data.repeat(3, 1)
-    return {
-        "RWMH": (mg.kernels.RWMH(normal.log_density, 1.0), normal.loss, normal.start(24), ()),
-        "MALA": (mg.kernels.MALA(normal.log_density, 0.5), normal.loss, normal.start(24), ()),
-        "ISIR": (latent.kernel(), latent.loss, None, (y,)),
-        "ISIR, Rao-Blackwell": (latent.kernel(5, True), latent.loss, None, (y,)),
-        "Finite": (chain.kernel(), chain.loss, chain.start(24), ()),
-        "FromStep": (machine.kernel(), machine.loss, machine.start(24), ()),
+    made: dict[str, Any] = {
+        "MALA": lambda wrap: mg.kernels.MALA(wrap(log_density), 0.3),
+        "FromStep": lambda wrap: mg.kernels.FromStep(wrap(step)),
+        "ISIR": lambda wrap: mg.kernels.ISIR(wrap(log_density), wrap(propose), 3),
     }
 
+    def loss(x: Tensor, m: Tensor, s: Tensor) -> Tensor:
+        return ((x - m) * theta).sum(1) * s
 
-ESTIMATORS: dict[str, mg.estimators.Estimator] = {
-    "Average": mg.Average(9, burn_in=2),
-    "MLMC": mg.MLMC(32),
-    "MLMC, balanced": mg.MLMC(32, assignment="balanced", base=2),
-    "MLMC, shared": mg.MLMC(32, assignment="shared"),
-}
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("kernel", _kernels())
-def test_same_generator_same_gradient(kernel: str, estimator: str) -> None:
-    made, loss, x0, context = _kernels()[kernel]
-
-    def once(generator: torch.Generator, chunk: int) -> tuple[tuple[Tensor, ...], mg.Estimate]:
-        gradient = mg.MarkovGradient(made, loss, ESTIMATORS[estimator], chunk=chunk)
-        return gradient.gradient(x0, *context, n=3, generator=generator)
-
-    generator = rng(6)
-    state = generator.get_state()
-    first, spent = once(generator, 1024)
-    after = generator.get_state()
-    second, _ = once(torch.Generator().set_state(state), 1024)
-    small, spent_small = once(generator.set_state(state), 5)
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    assert all(
-        torch.allclose(a, b, rtol=1e-9, atol=1e-11) for a, b in zip(first, small, strict=True)
-    )
-    assert torch.equal(generator.get_state(), after)  # the chunk changes no draw
-    assert spent.loss_evaluations == spent_small.loss_evaluations
-    assert torch.equal(spent.last, spent_small.last)
-    other, _ = once(rng(7), 1024)
-    assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+    flat = mg.MarkovGradient(made[kernel](lambda f: f), loss, mg.MLMC(8), chunk=4)
+    deep = mg.MarkovGradient(made[kernel](unpack), unpack(loss), mg.MLMC(8), chunk=4)
+    context = ({"deep": (centre, [scale])}, Pair(centre, scale), "as it is")
+    x0 = None if kernel == "ISIR" else centre
+    (expected,), _ = flat.gradient(x0, centre, scale, generator=rng(3))
+    (got,), _ = deep.gradient(x0, *context, generator=rng(3))
+    assert torch.equal(expected, got)
+    with pytest.raises(ValueError, match=r"context tensor 2 must have one row .* \(5,\)"):
+        deep.gradient(centre, {"deep": (centre, [scale[:5]])}, generator=rng(3))

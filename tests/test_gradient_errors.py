@@ -40,7 +40,7 @@ def test_refuses_bad_calls() -> None:
     )
     _refused(ValueError, "x0 must be a tensor", gradient, theta, [0, 0])
     _refused(ValueError, "x0 must have at least one row", gradient, theta, zeros(0))
-    _refused(ValueError, "x0=None needs a context tensor", gradient, theta, None)
+    _refused(ValueError, "x0 must be a tensor .* of Finite", gradient, theta, None)
     _refused(
         ValueError,
         r"context tensor 2 must have one row for each of the 3 chains.*\(4, 2\)",
@@ -102,11 +102,12 @@ def test_an_error_in_the_middle_leaves_grad_alone() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"chunk": 0}, "chunk must be an integer from 1 on, got 0"),
-        ({"tolerance": -1.0}, "tolerance must be a finite number from 0 on, got -1.0"),
-        ({"thinning": math.nan}, "thinning must be a finite number"),
-        ({"parameters": []}, "parameters must name at least one tensor"),
-        ({"parameters": [torch.zeros(2)]}, "parameters must be tensors that require a gradient"),
+        ({"chunk": 0}, "chunk must be an integer ≥ 1, got 0"),
+        ({"tolerance": -1.0}, "tolerance must be finite and ≥ 0, got -1.0"),
+        ({"thinning": math.nan}, "thinning must be finite and ≥ 0, got nan"),
+        ({"reduction": "max"}, "reduction must be 'mean' or 'sum', got 'max'"),
+        ({"parameters": []}, "got none among 0"),
+        ({"parameters": [torch.zeros(2)]}, "got none among 1"),
     ],
 )
 def test_refuses_bad_options(options: dict[str, Any], message: str) -> None:

@@ -1,6 +1,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +33,7 @@ def test_anything_else_is_refused_by_name(value: Any) -> None:
 
 @pytest.mark.parametrize("n", [0, -1, 1.0, True])
 def test_iterations_count_from_one(n: Any) -> None:
-    with pytest.raises(ValueError, match="n must be an integer, counted from 1"):
+    with pytest.raises(ValueError, match="n must be an integer ≥ 1"):
         schedules.power(1.0, 0.5)(n)
 
 
@@ -40,3 +41,16 @@ def test_iterations_count_from_one(n: Any) -> None:
 def test_a_schedule_is_finite(bad: float) -> None:
     with pytest.raises(ValueError, match="exponent of a schedule must be finite"):
         schedules.power(1.0, bad)
+
+
+def test_numpy_integers_are_iterations() -> None:
+    assert schedules.power(1.0, 0.5)(np.int64(16)) == 4.0
+    assert type(schedules.check_iteration(np.int32(3))) is int
+
+
+def test_a_constant_needs_no_iteration() -> None:
+    assert schedules.value_at(8, None, "truncation") == 8.0
+    assert schedules.value_at(schedules.constant(8.0), None, "truncation") == 8.0
+    assert schedules.value_at(schedules.power(2.0, 0.5), 4, "truncation") == 4.0
+    with pytest.raises(TypeError, match="n must be given, because truncation is a schedule"):
+        schedules.value_at(schedules.power(2.0, 0.5), None, "truncation")

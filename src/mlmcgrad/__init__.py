@@ -12,26 +12,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mlmcgrad import (
         datasets,
+        diagnostics,
         estimators,
+        iwae,
         kernels,
         levels,
         measure,
         optim,
+        plan,
         problems,
         schedules,
         theory,
-        types,
+        training,
     )
     from mlmcgrad.estimators import MLMC, Average
-    from mlmcgrad.gradient import MarkovGradient
-    from mlmcgrad.types import Estimate
+    from mlmcgrad.gradient import Estimate, MarkovGradient
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _HOME = {
     "MLMC": "estimators",
     "Average": "estimators",
-    "Estimate": "types",
+    "Estimate": "gradient",
     "MarkovGradient": "gradient",
 }
 
@@ -48,10 +50,11 @@ __all__ = [
     "levels",
     "measure",
     "optim",
+    "plan",
     "problems",
     "schedules",
     "theory",
-    "types",
+    "training",
 ]
 
 

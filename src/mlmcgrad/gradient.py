@@ -2,7 +2,7 @@
 
     Ĥ = (1/chains) Σ_chains Σ_j c_j ∇_θ loss_θ(x_j)
 
-The estimator plans the chains, the kernel simulates them and hands over the signed measure
+The estimator plans the chains, the kernel simulates them and yields the signed measure
 Σ_j c_j δ_{x_j} piece by piece, and the loss is differentiated in chunks of bounded size while the
 chains are still running. `.grad` is touched once, at the very end: whatever goes wrong on the way
 leaves it as it was.
@@ -12,17 +12,74 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, Literal, SupportsIndex, final
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from mlmcgrad.backward import WeightedBackward, accumulate, check_value, leaves, weighted_loss
 from mlmcgrad.estimators import Estimator
-from mlmcgrad.kernels import Emit, Kernel
-from mlmcgrad.measure import Measure, concatenate, drop, thin
+from mlmcgrad.kernels.base import Context, Kernel, Outcome, Pieces, Simulation, Start, tensors_in
+from mlmcgrad.measure import certainty, chunks, drop, thin
+from mlmcgrad.plan import Plan
 from mlmcgrad.schedules import check_iteration
-from mlmcgrad.types import Context, Estimate, FirstBlock, Outcome, Plan, Start, check_rows, take
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What one gradient estimate spent, and what happened on the way.
+
+    Attributes:
+        value: the weighted loss Σ_j c_j loss(x_j), mean (or sum) over chains.
+        lengths: transitions made by each chain, (chains,).
+        levels: level K drawn for each chain, (chains,); 0 where the estimator has no levels. A
+            K beyond the truncation means that the chain took only the base term.
+        transitions: total over the chains, `lengths.sum()`.
+        evaluations: states at which the density (or the network behind the importance weights)
+            was evaluated, total over the chains.
+        loss_evaluations: states at which the loss was evaluated and differentiated.
+        acceptance: share of the transitions that moved the chain.
+        invalid: proposals refused because the density or its gradient was NaN or +∞ there.
+        last: final state of each chain, (chains, *shape): a warm start for the next call.
+        parameters: the tensors that received a gradient, in the order of `gradient.gradient`.
+    """
+
+    value: float
+    lengths: Tensor
+    levels: Tensor
+    transitions: int
+    evaluations: int
+    loss_evaluations: int
+    acceptance: float
+    invalid: int
+    last: Tensor
+    parameters: tuple[Tensor, ...]
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        outcome: Outcome,
+        *,
+        value: float,
+        loss_evaluations: int,
+        parameters: tuple[Tensor, ...],
+    ) -> Estimate:
+        """What a plan and its outcome amount to."""
+        transitions = int(plan.longest.sum())
+        return cls(
+            value=value,
+            lengths=plan.longest,
+            levels=plan.levels,
+            transitions=transitions,
+            evaluations=outcome.evaluations,
+            loss_evaluations=loss_evaluations,
+            acceptance=outcome.accepted / transitions,
+            invalid=outcome.invalid,
+            last=outcome.last,
+            parameters=parameters,
+        )
 
 
 @final
@@ -34,10 +91,12 @@ class MarkovGradient:
         kernel: simulates the chains, see `mlmcgrad.kernels`.
         loss: `loss(x, *context) -> (rows,)`, differentiable in the parameters.
         estimator: `Average` or `MLMC`.
-        parameters: the tensors to differentiate; by default all leaves that require a gradient
-            and that the loss depends on.
+        parameters: the tensors to differentiate, for example `model.parameters()`, of which
+            those that require no gradient are left out; by default all leaves that require a
+            gradient and that the loss depends on.
         chunk: states in one backward pass. It bounds the memory and changes the result by
             rounding only.
+        reduction: `"mean"` or `"sum"` over the chains.
         tolerance: states with a coefficient of at most this size are left out. The default
             leaves out only those of weight 0; a positive one biases the estimate a little.
         thinning: states with a coefficient below this size are left out at random in a way that
@@ -49,7 +108,7 @@ class MarkovGradient:
         >>> kernel = mg.kernels.Finite(torch.tensor([[0.9, 0.1], [0.4, 0.6]]))
         >>> gradient = MarkovGradient(kernel, lambda x: theta[x], mg.MLMC(truncation=64))
         >>> start = torch.zeros(10, dtype=torch.int64)
-        >>> estimate = gradient.backward(start, n=1, generator=torch.Generator().manual_seed(0))
+        >>> estimate = gradient.backward(start, generator=torch.Generator().manual_seed(0))
         >>> round(theta.grad.sum().item(), 6)
         1.0
     """
@@ -59,280 +118,169 @@ class MarkovGradient:
     estimator: Estimator
     parameters: Iterable[Tensor] | None = field(default=None, kw_only=True)
     chunk: int = field(default=1024, kw_only=True)
+    reduction: Literal["mean", "sum"] = field(default="mean", kw_only=True)
     tolerance: float = field(default=0.0, kw_only=True)
     thinning: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         if isinstance(self.chunk, bool) or not isinstance(self.chunk, int) or self.chunk < 1:
-            raise ValueError(f"chunk must be an integer from 1 on, got {self.chunk!r}")
+            raise ValueError(f"chunk must be an integer ≥ 1, got {self.chunk!r}")
+        if self.reduction not in ("mean", "sum"):
+            raise ValueError(f"reduction must be 'mean' or 'sum', got {self.reduction!r}")
         for name in ("tolerance", "thinning"):
             value = getattr(self, name)
             if not 0.0 <= value < float("inf"):
-                raise ValueError(f"{name} must be a finite number from 0 on, got {value!r}")
+                raise ValueError(f"{name} must be finite and ≥ 0, got {value!r}")
         if self.parameters is not None:
-            given = (self.parameters,) if isinstance(self.parameters, Tensor) else self.parameters
-            object.__setattr__(self, "parameters", tuple(given))
-            _check_parameters(self.parameters)
+            object.__setattr__(self, "parameters", _differentiable(self.parameters))
 
-    def backward(self, x0: Start, *context: Any, n: int, generator: torch.Generator) -> Estimate:
+    def backward(
+        self, x0: Start, *context: Any, n: SupportsIndex | None = None, generator: torch.Generator
+    ) -> Estimate:
         """Add the gradient estimate to `.grad` of the parameters.
 
         Hooks of a parameter see the gradient of each chunk, as when gradients are accumulated
-        over small batches; where a hook must see the whole gradient, use `surrogate`.
+        over small batches; where a hook must see the whole gradient, use `surrogate`. Hooks that
+        wait for `.grad` (DistributedDataParallel's among them) are not called.
 
         Args:
             x0: where the chains start, (chains, *shape); X_1 is the state after the first
                 transition. `None` only with `ISIR`, which then draws the start itself.
-            context: handed to `loss` and to the kernel's functions after x; tensors have one row
-                per chain.
-            n: iteration, counted from 1; schedules are read at n.
+            context: passed to `loss` and to the kernel's functions after x; tensors, alone or in
+                tuples, lists and dicts, have one row per chain.
+            n: iteration, counted from 1; schedules are read at n. It may be left out where
+                nothing is scheduled.
             generator: source of all randomness.
 
         Returns:
             What was spent and what happened.
         """
-        tensors, estimate = self.gradient(x0, *context, n=n, generator=generator)
-        accumulate(estimate.parameters, tensors)
+        gradients, estimate = self.gradient(x0, *context, n=n, generator=generator)
+        accumulate(estimate.parameters, gradients)
         return estimate
 
     def gradient(
-        self, x0: Start, *context: Any, n: int, generator: torch.Generator
+        self, x0: Start, *context: Any, n: SupportsIndex | None = None, generator: torch.Generator
     ) -> tuple[tuple[Tensor, ...], Estimate]:
         """Return the gradient estimate, leaving `.grad` alone.
 
         Takes the arguments of `backward`. The tensors belong to `estimate.parameters`, which are
         the `parameters` given or else the leaves found, in the order autograd meets them.
         """
-        chains = _check_arguments(x0, context, n, generator)
-        total = _Accumulator(self, context, chains)
-        plan = self.estimator.plan(chains, n, generator)
-        outcome = self.simulate(x0, context, plan, generator, total.add)
-        total.flush()
-        tensors = total.tensors()
-        return tensors, report(plan, outcome, total.value, total.count, total.parameters)
+        plan = self._plan(x0, context, n, generator)
+        total = WeightedBackward(
+            self.loss, context, divisor=self._divisor(plan), parameters=self._fixed
+        )
+        simulation = self.simulate(x0, context, plan, generator)
+        for measure in chunks(simulation, self.chunk):
+            total.add(measure)
+        gradients = total.gradients()
+        return gradients, Estimate.of(
+            plan,
+            simulation.outcome,
+            value=total.value,
+            loss_evaluations=total.count,
+            parameters=total.parameters,
+        )
 
-    def surrogate(self, x0: Start, *context: Any, n: int, generator: torch.Generator) -> Tensor:
+    def surrogate(
+        self, x0: Start, *context: Any, n: SupportsIndex | None = None, generator: torch.Generator
+    ) -> tuple[Tensor, Estimate]:
         """Return a scalar whose `.backward()` is the estimate, to be added to other terms.
 
         Takes the arguments of `backward`. The states must be kept until the backward pass; their
         activations are kept if there are at most `chunk` of them and computed again otherwise.
 
         Returns:
-            The weighted loss as a differentiable scalar. What was spent is its attribute
-            `estimate`.
+            The weighted loss as a differentiable scalar, and what was spent.
         """
-        chains = _check_arguments(x0, context, n, generator)
-        pieces: list[Measure] = []
-        plan = self.estimator.plan(chains, n, generator)
-        outcome = self.simulate(x0, context, plan, generator, pieces.append)
-        measure = concatenate(pieces)
-        many = len(measure) > self.chunk
+        plan = self._plan(x0, context, n, generator)
+        simulation = self.simulate(x0, context, plan, generator)
+        parts = list(chunks(simulation, self.chunk))
         terms = []
-        for begin in range(0, len(measure), self.chunk):
-            part = measure[begin : begin + self.chunk]
-            arguments = (self.loss, part, context, chains)
+        for part in parts:
+            arguments = (self.loss, part, context, self._divisor(plan))
             terms.append(
-                checkpoint(_weighted, *arguments, use_reentrant=False)
-                if many
-                else _weighted(*arguments)
+                checkpoint(weighted_loss, *arguments, use_reentrant=False)
+                if len(parts) > 1
+                else weighted_loss(*arguments)
             )
         # Thinning may have left no state at all.
         scalar = torch.stack(terms).sum() if terms else torch.zeros((), requires_grad=True)
         check_value(scalar.item())
-        found = leaves(scalar) if self.parameters is None else tuple(self.parameters)
-        estimate = report(plan, outcome, scalar.item(), len(measure), found)
-        scalar.estimate = estimate  # type: ignore[attr-defined]  # a note on the tensor
-        return scalar
+        estimate = Estimate.of(
+            plan,
+            simulation.outcome,
+            value=scalar.item(),
+            loss_evaluations=sum(map(len, parts)),
+            parameters=leaves(scalar) if self._fixed is None else self._fixed,
+        )
+        return scalar, estimate
 
     def simulate(
-        self, x0: Start, context: Context, plan: Plan, generator: torch.Generator, emit: Emit
-    ) -> Outcome:
-        """Run the planned chains and hand on their measure, without states that carry no weight.
+        self, x0: Start, context: Context, plan: Plan, generator: torch.Generator
+    ) -> Simulation:
+        """Run the planned chains: an iterator over their measure without weightless states.
 
         For those who want the measure itself, for example to look at it; nothing is
-        differentiated here.
+        differentiated here. `outcome` of what is returned is there when the iterator has ended.
         """
+        return Simulation(self._reduced(self.kernel.run(x0, context, plan, generator), generator))
 
-        def reduced(measure: Measure) -> None:
+    def _reduced(self, pieces: Pieces, generator: torch.Generator) -> Pieces:
+        simulation = Simulation(pieces)
+        for measure in simulation:
             if len(measure) and (self.tolerance or not self.thinning):
                 measure = drop(measure, self.tolerance)
             if len(measure) and self.thinning:
-                measure = thin(measure, self.thinning, generator)
+                probability = certainty(measure.coefficient, self.thinning)
+                measure, _ = thin(measure, probability, generator)
             if len(measure):
-                emit(measure)
+                yield measure
+        return simulation.outcome
 
-        return self.kernel.run(x0, context, plan, generator, reduced)
+    def _plan(
+        self, x0: Start, context: Context, n: SupportsIndex | None, generator: torch.Generator
+    ) -> Plan:
+        """Check what a method was called with, and plan its chains."""
+        if not isinstance(generator, torch.Generator):
+            raise TypeError(
+                f"generator must be a torch.Generator, got {generator!r}; for example "
+                "torch.Generator().manual_seed(0)"
+            )
+        chains = self.kernel.chains(x0, context)
+        if chains == 0:
+            raise ValueError("x0 must have at least one row, one for each chain, got 0")
+        for position, tensor in enumerate(tensors_in(context), start=1):
+            if tensor.dim() == 0 or len(tensor) != chains:
+                raise ValueError(
+                    f"context tensor {position} must have one row for each of the {chains} chains, "
+                    f"got shape {tuple(tensor.shape)}; repeat or expand it along its first "
+                    "dimension"
+                )
+        return self.estimator.plan(chains, None if n is None else check_iteration(n), generator)
 
-
-class _Accumulator:
-    """Differentiates the loss chunk by chunk and adds up the gradients."""
-
-    def __init__(self, owner: MarkovGradient, context: Context, chains: int) -> None:
-        self.loss, self.chunk = owner.loss, owner.chunk
-        self.context, self.chains = context, chains
-        self.fixed = None if owner.parameters is None else tuple(owner.parameters)
-        self.sums: dict[Tensor, Tensor] = {}
-        self.waiting: list[Measure] = []
-        self.waiting_count = 0
-        self.count = 0
-        self.value = 0.0
-        # A context that was computed from parameters shares its graph between the chunks.
-        self.shared = any(isinstance(c, Tensor) and c.requires_grad for c in context)
-
-    def add(self, measure: Measure) -> None:
-        # Cut, not joined first: a state is copied at most once on its way into a chunk.
-        while self.waiting_count + len(measure) >= self.chunk:
-            room = self.chunk - self.waiting_count
-            self._differentiate(concatenate([*self.waiting, measure[:room]]))
-            self.waiting, self.waiting_count = [], 0
-            measure = measure[room:]
-        if len(measure):
-            self.waiting.append(measure)
-            self.waiting_count += len(measure)
-
-    def flush(self) -> None:
-        if self.waiting_count:
-            self._differentiate(concatenate(self.waiting))
-        self.waiting, self.waiting_count = [], 0
-        check_value(self.value)
+    def _divisor(self, plan: Plan) -> int:
+        return len(plan.levels) if self.reduction == "mean" else 1
 
     @property
-    def parameters(self) -> tuple[Tensor, ...]:
-        return tuple(self.sums) if self.fixed is None else self.fixed
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        # Thinning may have left no state at all.
-        return tuple(
-            self.sums[p] if p in self.sums else torch.zeros_like(p) for p in self.parameters
-        )
-
-    def _differentiate(self, measure: Measure) -> None:
-        with torch.enable_grad():
-            scalar = _weighted(self.loss, measure, self.context, self.chains)
-        found = leaves(scalar) if self.fixed is None else self.fixed
-        gradients = torch.autograd.grad(
-            scalar, found, retain_graph=self.shared, materialize_grads=True
-        )
-        for leaf, gradient in zip(found, gradients, strict=True):
-            # Not in place: autograd may hand out one tensor for several leaves.
-            self.sums[leaf] = self.sums[leaf] + gradient if leaf in self.sums else gradient
-        self.value += scalar.item()
-        self.count += len(measure)
+    def _fixed(self) -> tuple[Tensor, ...] | None:
+        return None if self.parameters is None else tuple(self.parameters)
 
 
-def _weighted(
-    loss: Callable[..., Tensor], measure: Measure, context: Context, chains: int
-) -> Tensor:
-    """Σ_j c_j loss(x_j) / chains, differentiable in the parameters."""
-    values = loss(measure.points, *take(context, measure.owner))
-    check_rows("loss", values, measure.points)
-    if not values.requires_grad:
+def _differentiable(parameters: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """The tensors that require a gradient; there must be one."""
+    tensors = (parameters,) if isinstance(parameters, Tensor) else tuple(parameters)
+    for i, tensor in enumerate(tensors):
+        if not isinstance(tensor, Tensor):
+            raise ValueError(f"parameters must be tensors, number {i} is {type(tensor).__name__}")
+    trained = tuple(tensor for tensor in tensors if tensor.requires_grad)
+    if not trained:
         raise ValueError(
-            "loss does not depend on any tensor that requires a gradient, so there is nothing to "
-            "differentiate; set requires_grad=True on the parameters and compute the loss from "
-            "them, without torch.no_grad() or .detach()"
+            f"parameters must hold a tensor that requires a gradient, got none among "
+            f"{len(tensors)}; set requires_grad=True, or leave the argument out"
         )
-    return (measure.coefficient.to(values.dtype) * values).sum() / chains
+    return trained
 
 
-def accumulate(parameters: Iterable[Tensor], tensors: Iterable[Tensor]) -> None:
-    """Add each tensor to `.grad` of its parameter, as a backward pass does."""
-    for parameter, tensor in zip(parameters, tensors, strict=True):
-        if parameter.grad is None:
-            # A copy, because autograd may hand out one tensor for several leaves.
-            parameter.grad = tensor.clone()
-        else:
-            parameter.grad.add_(tensor)
-
-
-def leaves(scalar: Tensor) -> tuple[Tensor, ...]:
-    """The leaves that require a gradient in the graph of a scalar, in the order of a walk."""
-    found: dict[Tensor, None] = {}
-    todo: list[Any] = [scalar.grad_fn] if scalar.grad_fn else []
-    seen = set(todo)
-    while todo:
-        node = todo.pop()
-        if node.name() == "torch::autograd::AccumulateGrad":
-            found[node.variable] = None
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                todo.append(following)
-    return tuple(found)
-
-
-def report(
-    plan: Plan, outcome: Outcome, value: float, count: int, parameters: tuple[Tensor, ...]
-) -> Estimate:
-    """What a plan and its outcome amount to, as the user sees it."""
-    transitions = int(plan.lengths.sum())
-    return Estimate(
-        value=value,
-        lengths=plan.lengths,
-        levels=plan.levels,
-        transitions=transitions,
-        evaluations=outcome.evaluations,
-        loss_evaluations=count,
-        acceptance=outcome.accepted / transitions,
-        invalid=outcome.invalid,
-        last=outcome.last,
-        parameters=parameters,
-    )
-
-
-def _check_arguments(x0: Any, context: Context, n: int, generator: Any) -> int:
-    """Check what `backward` was called with; return the number of chains."""
-    check_iteration(n)
-    if not isinstance(generator, torch.Generator):
-        raise TypeError(
-            f"generator must be a torch.Generator, got {generator!r}; for example "
-            "torch.Generator().manual_seed(0)"
-        )
-    tensors = [c for c in context if isinstance(c, Tensor)]
-    if x0 is None:
-        if not tensors or tensors[0].dim() == 0:
-            raise ValueError(
-                "x0=None needs a context tensor with one row per chain, which says how many "
-                "chains there are; got none"
-            )
-        chains, source = tensors[0].shape[0], "the first context tensor"
-    elif isinstance(x0, FirstBlock):
-        chains, source = len(x0), "x0"
-    elif not isinstance(x0, Tensor) or x0.dim() == 0:
-        raise ValueError(f"x0 must be a tensor of shape (chains, …), got {x0!r}")
-    else:
-        chains, source = x0.shape[0], "x0"
-    if chains == 0:
-        raise ValueError(f"{source} must have at least one row, one for each chain, got 0")
-    for position, c in enumerate(context, start=1):
-        if isinstance(c, Tensor) and (c.dim() == 0 or c.shape[0] != chains):
-            raise ValueError(
-                f"context tensor {position} must have one row for each of the {chains} chains "
-                f"(the rows of {source}), got shape {tuple(c.shape)}; repeat or expand it along "
-                "its first dimension"
-            )
-    return int(chains)
-
-
-def _check_parameters(parameters: Any) -> None:
-    if not parameters:
-        raise ValueError("parameters must name at least one tensor, got none")
-    for i, p in enumerate(parameters):
-        if not isinstance(p, Tensor) or not p.requires_grad:
-            what = f"shape {tuple(p.shape)}" if isinstance(p, Tensor) else type(p).__name__
-            raise ValueError(
-                f"parameters must be tensors that require a gradient, number {i} ({what}) does not"
-            )
-
-
-def check_value(value: float) -> None:
-    """Refuse a weighted loss that is not a number."""
-    if value != value or value in (float("inf"), float("-inf")):
-        raise FloatingPointError(
-            f"the weighted loss is {value}: loss is not finite on some state of the chains, so "
-            "there is no gradient and .grad was left as it was; check loss on the states that "
-            "the kernel can reach, or restrict the support of log_density"
-        )
-
-
-__all__ = ["MarkovGradient", "accumulate", "check_value", "leaves", "report"]
+__all__ = ["Estimate", "MarkovGradient"]

@@ -1,14 +1,14 @@
-"""Laws of the random level K, and the chain length and step weights that go with each level.
+"""Laws of the random level K, and the lengths and weights that go with each level.
 
-For a non-increasing pmf μ on {1, 2, …} (Appendix A of the paper, PAPER.md section 2)
+For a non-increasing pmf μ on {1, 2, …} (Appendix A of the paper)
 
     τ(k) = 1/μ(k),   τ(0) = max(1, 1/(2μ(1))),   ℓ_k = b ⌊τ(k)⌋   (b = `base`, 1 in the paper),
     Ĥ_k = H^{(ℓ_0)} + τ(k) { H^{(ℓ_k)} − H^{(ℓ_{k−1})} } 1{ℓ_k ≤ T},      K ~ μ,
 
 where H^{(p)} is the average over the first p steps of the chain. With κ = max{k : ℓ_k ≤ T} (0 if
 there is none) the sum telescopes: E[Ĥ] = E[H^{(ℓ_κ)}]. The paper prints H(X_1) for the first
-term, which is right only for ⌊τ(0)⌋ = 1, i.e. μ(1) > 1/4 (erratum 7). `Geometric()` is the law of
-the main text: ℓ_k = 2^k, step weights 0, −1 … −1, +1 … +1.
+term, which is right only for ⌊τ(0)⌋ = 1, i.e. μ(1) > 1/4 (erratum 7 in docs/errata.md).
+`Geometric()` is the law of the main text: ℓ_k = 2^k, step weights 0, −1 … −1, +1 … +1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Literal, TypeAlias, final, get_args
 import torch
 from torch import Tensor
 
-from mlmcgrad.types import Plan
+from mlmcgrad.plan import Plan
 
 Assignment: TypeAlias = Literal["independent", "shared", "balanced"]
 
@@ -65,34 +65,29 @@ class LevelLaw(ABC):
         return base * math.floor(self.tau(k))
 
     @final
-    def pieces(self, k: int, base: int = 1) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Step weights of level k as a piecewise constant function: (ends, values).
-
-        Values are those of the steps up to ℓ_0, from there to ℓ_{k−1}, and from there to ℓ_k.
-        """
+    def terms(self, k: int, base: int = 1) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Level k as a measure on lengths, see `plan.py`: (p_j), (w_j) for ℓ_0, ℓ_{k−1}, ℓ_k."""
         start = self.length(0, base)
         if k == 0:
             return (start, start, start), (1.0 / start, 0.0, 0.0)
-        long, short = self.length(k, base), self.length(k - 1, base)
-        up, down = self.tau(k) / long, self.tau(k) / short
-        return (start, short, long), (1.0 / start + (up - down), up - down, up)
+        short, long, tau = self.length(k - 1, base), self.length(k, base), self.tau(k)
+        return (start, short, long), (1.0 / start, -tau / short, tau / long)
 
     @final
-    def step_weights(self, k: int, base: int = 1) -> Tensor:
-        """Weight of each step i = 1 … ℓ_k of a chain at level k: float64, they sum to 1.
+    def plan(self, levels: Tensor, kappa: int, base: int = 1) -> Plan:
+        """The plan of chains with given levels, (chains,); those above κ have the base term only.
 
         Example:
-            >>> Geometric().step_weights(3).tolist()
+            >>> Geometric().plan(torch.tensor([3]), kappa=3).step_weights(1, 8)[:, 0].tolist()
             [0.0, -1.0, -1.0, -1.0, 1.0, 1.0, 1.0, 1.0]
         """
-        ends, values = self.pieces(k, base)
-        plan = Plan(
-            torch.tensor([k]),
-            torch.tensor([ends[-1]]),
-            torch.tensor([ends]),
-            torch.tensor([values], dtype=torch.float64),
+        lengths, weights = zip(*(self.terms(k, base) for k in range(kappa + 1)), strict=True)
+        used = torch.where(levels <= kappa, levels, 0)
+        return Plan(
+            levels,
+            torch.tensor(lengths)[used],  # (chains, 3)
+            torch.tensor(weights, dtype=torch.float64)[used],
         )
-        return plan.weights(1, ends[-1])[:, 0]
 
     @final
     def truncation_level(self, truncation: float, base: int = 1) -> int:

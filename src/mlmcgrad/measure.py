@@ -7,6 +7,7 @@ state that appears twice is paid for once (`merge`, `merge_runs`), a state witho
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -45,6 +46,23 @@ def concatenate(measures: list[Measure]) -> Measure:
     )
 
 
+def chunks(measures: Iterable[Measure], size: int) -> Iterator[Measure]:
+    """The same points in the same order, `size` at a time; the last chunk may be smaller."""
+    waiting: list[Measure] = []
+    count = 0
+    for measure in measures:
+        # Cut, not joined first: a state is copied at most once on its way into a chunk.
+        while count + len(measure) >= size:
+            room = size - count
+            yield concatenate([*waiting, measure[:room]])
+            waiting, count, measure = [], 0, measure[room:]
+        if len(measure):
+            waiting.append(measure)
+            count += len(measure)
+    if waiting:
+        yield concatenate(waiting)
+
+
 def drop(measure: Measure, tolerance: float = 0.0) -> Measure:
     """Leave out the points with |c| ≤ tolerance; the default leaves out true zeros only.
 
@@ -56,26 +74,29 @@ def drop(measure: Measure, tolerance: float = 0.0) -> Measure:
     return measure[~(measure.coefficient.abs() <= tolerance)]  # a NaN is not hidden
 
 
-def thin(measure: Measure, threshold: float, generator: torch.Generator) -> Measure:
-    """Leave out points of small weight at random, without changing the expectation.
+def thin(
+    measure: Measure, probability: Tensor, generator: torch.Generator
+) -> tuple[Measure, Tensor]:
+    """Leave out points at random, without changing the expectation.
 
-    A point is kept with probability min(1, |c|/threshold) and its coefficient divided by it, so
-    every kept coefficient has at least the size of the threshold.
+    A point is kept with its probability and its coefficient is divided by it. With `certainty`
+    for the probability, every coefficient that is kept has at least the size of the threshold.
 
     Args:
         measure: the measure.
-        threshold: size of coefficient below which points are thinned; 0 keeps everything.
+        probability: (points,) float64 in [0, 1], positive wherever the coefficient is not 0.
         generator: source of the randomness, one uniform for each chain.
+
+    Returns:
+        The thinned measure, and which points it kept, (points,) bool.
     """
-    p = certainty(measure.coefficient, threshold)
-    keep = systematic(p, measure.owner, generator)
+    keep = systematic(probability, measure.owner, generator)
     kept = measure[keep]
-    raised = torch.copysign(kept.coefficient.abs().clamp(min=threshold), kept.coefficient)
-    return Measure(kept.points, kept.owner, raised)
+    return Measure(kept.points, kept.owner, kept.coefficient / probability[keep]), keep
 
 
 def certainty(coefficient: Tensor, threshold: float | Tensor) -> Tensor:
-    """min(1, |c|/threshold), and 0 for c = 0 whatever the threshold."""
+    """The probabilities min(1, |c|/threshold) for `thin`, and 0 for c = 0."""
     size = coefficient.abs()
     return torch.where(size < threshold, size / threshold, (size != 0.0).to(size.dtype))
 
@@ -172,6 +193,7 @@ def merge_runs(
 __all__ = [
     "Measure",
     "certainty",
+    "chunks",
     "concatenate",
     "drop",
     "merge",

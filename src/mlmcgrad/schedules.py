@@ -7,9 +7,10 @@ number is accepted wherever a schedule is, and stands for the constant sequence.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import SupportsIndex, TypeAlias
 
 Schedule: TypeAlias = Callable[[int], float]
 
@@ -22,11 +23,11 @@ class Power:
     exponent: float
 
     def __post_init__(self) -> None:
-        # c is judged by whoever reads the schedule: infinity is a clipping threshold, for one.
+        # Not c: its range depends on the argument (infinity is a valid clipping threshold).
         if not math.isfinite(self.exponent):
             raise ValueError(f"exponent of a schedule must be finite, got {self.exponent!r}")
 
-    def __call__(self, n: int) -> float:
+    def __call__(self, n: SupportsIndex) -> float:
         """Value at iteration n ≥ 1."""
         return self.c * float(check_iteration(n)) ** self.exponent
 
@@ -68,11 +69,32 @@ def as_schedule(value: float | Schedule, name: str) -> Schedule:
     )
 
 
-def check_iteration(n: int) -> int:
-    """Return n if it is a valid iteration number, that is an integer from 1 on."""
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ValueError(f"n must be an integer, counted from 1, got {n!r}")
-    return n
+def value_at(value: float | Schedule, n: int | None, name: str) -> float:
+    """The value of an argument at iteration n; a constant needs no n.
+
+    Raises:
+        TypeError: n is None, and the argument is a schedule.
+    """
+    schedule = as_schedule(value, name)
+    if n is None:
+        if isinstance(schedule, Power) and schedule.exponent == 0.0:
+            return schedule.c
+        raise TypeError(
+            f"n must be given, because {name} is a schedule ({value!r}); pass the number of the "
+            "iteration, n=1, 2, …"
+        )
+    return schedule(n)
 
 
-__all__ = ["Power", "Schedule", "as_schedule", "check_iteration", "constant", "power"]
+def check_iteration(n: SupportsIndex) -> int:
+    """Return n as an int if it is a valid iteration number: an integer (NumPy's too) ≥ 1."""
+    try:
+        number = operator.index(n)
+    except TypeError:
+        number = 0
+    if isinstance(n, bool) or number < 1:
+        raise ValueError(f"n must be an integer ≥ 1, the number of the iteration, got {n!r}")
+    return number
+
+
+__all__ = ["Power", "Schedule", "as_schedule", "check_iteration", "constant", "power", "value_at"]

@@ -11,9 +11,10 @@ import mlmcgrad as mg
 from mlmcgrad import problems
 from mlmcgrad.diagnostics import level_test
 from mlmcgrad.diagnostics.levels import difference_plan
-from mlmcgrad.kernels import Emit, Kernel
+from mlmcgrad.kernels import Kernel
+from mlmcgrad.kernels.base import Context, Pieces, Simulation, Start
 from mlmcgrad.measure import Measure
-from mlmcgrad.types import Context, Outcome, Plan, Start
+from mlmcgrad.plan import Plan
 from tests.chains import average_law, rng, unit
 
 
@@ -42,15 +43,15 @@ class Drifting:
 
     kernel: Kernel
 
-    def run(
-        self, x0: Start, context: Context, plan: Plan, generator: torch.Generator, emit: Emit
-    ) -> Outcome:
-        shift = 0.02 * float(plan.lengths.max())
+    def chains(self, x0: Start, context: Context) -> int:
+        return self.kernel.chains(x0, context)
 
-        def moved(measure: Measure) -> None:
-            emit(Measure(measure.points + shift, measure.owner, measure.coefficient))
-
-        return self.kernel.run(x0, context, plan, generator, moved)
+    def run(self, x0: Start, context: Context, plan: Plan, generator: torch.Generator) -> Pieces:
+        shift = 0.02 * float(plan.longest.max())
+        simulation = Simulation(self.kernel.run(x0, context, plan, generator))
+        for measure in simulation:
+            yield Measure(measure.points + shift, measure.owner, measure.coefficient)
+        return simulation.outcome
 
 
 def test_levels_that_do_not_telescope_are_seen() -> None:
@@ -70,6 +71,6 @@ def test_difference_weights_sum_to_zero() -> None:
     for law in (mg.levels.Geometric(), mg.levels.Geometric(0.2)):
         for k in (1, 2, 3):
             plan = difference_plan(law, k, 2, chains=3)
-            weights = plan.weights(1, int(plan.lengths[0]))
+            weights = plan.step_weights(1, int(plan.longest[0]))
             assert weights.sum(0).tolist() == pytest.approx([0.0] * 3, abs=1e-12)
             assert weights[-1, 0] == pytest.approx(1.0 / law.length(k, 2))

@@ -36,7 +36,7 @@ def test_rows_are_the_chains_own_gradients(chains: int) -> None:
         assert (alone[torch.arange(chains) != chain] == 0.0).all()
 
     class Planned:
-        def plan(self, chains: int, n: int, generator: torch.Generator) -> mg.types.Plan:
+        def plan(self, chains: int, n: int | None, generator: torch.Generator) -> mg.plan.Plan:
             return plan
 
     whole = mg.MarkovGradient(

@@ -39,12 +39,12 @@ def test_powers_and_points_that_are_lost_in_noise() -> None:
     fit = fit_power([1.0, 2.0, 4.0, 8.0], [8.0, 4.0, 2.0, -0.1], [0.1, 0.1, 0.1, 5.0])
     assert fit.slope == pytest.approx(-1.0)
     assert math.exp(fit.intercept) == pytest.approx(8.0)
-    with pytest.raises(ValueError, match="positive at two points"):
+    with pytest.raises(ValueError, match="positive at ≥ 2 points"):
         fit_power([1.0, 2.0], [1.0, 0.0])
 
 
 def test_bad_input() -> None:
-    with pytest.raises(ValueError, match="same length from 2 on, got 1 and 1"):
+    with pytest.raises(ValueError, match="same length ≥ 2, got 1 and 1"):
         fit_line([1.0], [1.0])
     with pytest.raises(ValueError, match="two different values"):
         fit_line([1.0, 1.0], [1.0, 2.0])

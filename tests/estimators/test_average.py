@@ -11,22 +11,24 @@ from tests.chains import rng
 @given(st.integers(1, 40), st.integers(0, 10), st.integers(1, 5))
 def test_weights(length: int, burn_in: int, chains: int) -> None:
     plan = mg.Average(length, burn_in).plan(chains, 1, rng())
-    assert (plan.lengths == burn_in + length).all()
-    weights = plan.weights(1, burn_in + length)
+    assert (plan.longest == burn_in + length).all()
+    weights = plan.step_weights(1, burn_in + length)
     assert (weights[:burn_in] == 0.0).all()
     assert (weights[burn_in:] == 1.0 / length).all()
     assert (plan.levels == 0).all()
+    totals = (plan.lengths * plan.weights).sum(1)  # Σ a_j
+    assert (totals - 1.0).abs().max() < 1e-12
 
 
 def test_schedules_are_read_at_n_and_rounded_down() -> None:
     average = mg.Average(mg.schedules.power(1.0, 0.5), burn_in=mg.schedules.power(0.1, 1.0))
-    assert average.plan(2, 26, rng()).lengths.tolist() == [5 + 2, 5 + 2]
+    assert average.plan(2, 26, rng()).longest.tolist() == [5 + 2, 5 + 2]
     assert average.expected_length(26) == 7.0
 
 
 @pytest.mark.parametrize("length", [0.5, 0.0, -1.0, math.nan])
 def test_bad_length(length: float) -> None:
-    with pytest.raises(ValueError, match="length must be at least 1, got"):
+    with pytest.raises(ValueError, match="length must be ≥ 1, got"):
         mg.Average(length).plan(1, 1, rng())
 
 

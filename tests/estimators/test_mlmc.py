@@ -19,16 +19,25 @@ def test_a_plan_is_the_step_weights_of_its_levels(k: int, truncation: float, bas
     plan = mlmc.plan_for(torch.tensor([k + 1, 1]), 1)
     for chain, level in enumerate((k + 1, 1)):
         used = level if level <= kappa else 0
-        length = int(plan.lengths[chain])
+        length = int(plan.longest[chain])
         assert length == Geometric().length(used, base)
-        weights = plan.weights(1, length + 3)[:, chain]
-        assert weights[:length].tolist() == Geometric().step_weights(used, base).tolist()
+        weights = plan.step_weights(1, length + 3)[:, chain]
+        # H^{(ℓ_0)} + 2^K {H^{(ℓ_K)} − H^{(ℓ_{K−1})}}, step by step.
+        expected = torch.zeros(length, dtype=torch.float64)
+        expected[:base] = 1.0 / base
+        if used:
+            expected[: length // 2] -= 2.0**used / (length // 2)
+            expected += 2.0**used / length
+        assert torch.allclose(weights[:length], expected, rtol=0.0, atol=1e-12)
+        assert (
+            used == 0 or base > 1 or (weights[0] == 0.0 and weights[1:length].abs().eq(1.0).all())
+        )
         assert (weights[length:] == 0.0).all()
 
 
 def _mean_lengths(truncation: float, broken: bool = False) -> torch.Tensor:
     mlmc, generator = mg.MLMC(truncation), rng(5)
-    lengths = mlmc.plan(20000, 1, generator).lengths
+    lengths = mlmc.plan(20000, 1, generator).longest
     if broken:  # planted bug: levels that are cut off still run their chain
         lengths = 2 ** mlmc.levels.sample(20000, rng(5))
     return lengths.double()[:, None]
@@ -57,7 +66,7 @@ def test_truncation_follows_its_schedule() -> None:
 
 def test_a_truncation_below_the_base_runs_the_base() -> None:
     plan = mg.MLMC(2, base=5).plan(3, 1, rng())
-    assert plan.lengths.tolist() == [5, 5, 5]
+    assert plan.longest.tolist() == [5, 5, 5]
 
 
 @pytest.mark.parametrize("truncation", [0, -2.0, math.nan, math.inf])
@@ -71,7 +80,7 @@ def test_bad_truncation(truncation: float) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"base": 0}, "base must be an integer from 1 on, got 0"),
+        ({"base": 0}, "base must be an integer ≥ 1, got 0"),
         ({"base": 1.5}, "base must be an integer"),
         ({"assignment": "stratified"}, "assignment must be one of"),
     ],

@@ -19,7 +19,8 @@ def test_nll_tends_to_the_exact_log_likelihood() -> None:
     model, y = linear(), _data(40)
     exact = -float(model.log_likelihood(y).mean().detach())
     gaps = [
-        negative_log_likelihood(model, y, rng(1), samples=k).value - exact for k in (1, 30, 3000)
+        negative_log_likelihood(model, y, generator=rng(1), samples=k).value - exact
+        for k in (1, 30, 3000)
     ]
     assert gaps[0] > 0.05  # a bound: too large by the slack of the encoder
     assert abs(gaps[2]) < 0.005
@@ -30,18 +31,18 @@ def test_chunks_only_bound_the_memory() -> None:
     model, y = linear(), _data(7)
     exact = -float(model.log_likelihood(y).mean().detach())
     for rows in (10, 400, 10**6):
-        found = negative_log_likelihood(model, y, rng(1), samples=2000, rows=rows)
+        found = negative_log_likelihood(model, y, generator=rng(1), samples=2000, chunk=rows)
         assert found.value == pytest.approx(exact, abs=0.15)
     calls: list[int] = []
     model.decoder.register_forward_pre_hook(lambda _, inputs: calls.append(len(inputs[0])))
-    negative_log_likelihood(model, y, rng(1), samples=100, rows=250)
+    negative_log_likelihood(model, y, generator=rng(1), samples=100, chunk=250)
     assert max(calls) <= 250
     assert sum(calls) == 700
 
 
 def test_error_is_that_of_the_mean_over_images() -> None:
     model, y = linear(), _data(50)
-    found = negative_log_likelihood(model, y, rng(1), samples=500)
+    found = negative_log_likelihood(model, y, generator=rng(1), samples=500)
     each = model.log_likelihood(y).detach()
     assert found.se == pytest.approx(float(each.std()) / math.sqrt(50), rel=0.05)
 
@@ -51,14 +52,14 @@ def test_a_model_that_overflowed_is_refused() -> None:
     with torch.no_grad():
         model.decoder.weight.fill_(math.nan)
     with pytest.raises(FloatingPointError, match="3 of 3 images is not finite"):
-        negative_log_likelihood(model, _data(3), rng(1), samples=10)
+        negative_log_likelihood(model, _data(3), generator=rng(1), samples=10)
 
 
 def test_squared_gradient_norm_is_free_of_noise() -> None:
     """Close to the exact ‖∇V‖², where the squared norm of one estimate is far too large."""
     model, y = linear(), _data(20)
     exact = float(model.exact_gradient(y).square().sum())
-    found = squared_gradient_norm(model, y, rng(1), candidates=4, length=32, repeats=12)
+    found = squared_gradient_norm(model, y, generator=rng(1), candidates=4, length=32, repeats=12)
     assert abs(found.value - exact) < 5.0 * found.se + 0.02 * exact
     assert found.se < 0.2 * exact
 
@@ -78,7 +79,7 @@ def test_off_diagonal_mean_and_its_jackknife() -> None:
     assert abs(float(sample.mean()) - 0.1) < 5.0 * float(sample.std()) / 20.0
     assert sum(errors) / len(errors) == pytest.approx(float(sample.std()), rel=0.25)
     with pytest.raises(ValueError, match=r"repeats .* must be at least 3"):
-        squared_gradient_norm(linear(), _data(3), rng(), repeats=2)
+        squared_gradient_norm(linear(), _data(3), generator=rng(), repeats=2)
 
 
 def test_images_of_their_own_for_each_estimate_give_the_norm_over_all_images() -> None:
@@ -89,9 +90,15 @@ def test_images_of_their_own_for_each_estimate_give_the_norm_over_all_images() -
     for seed in range(60):
         rows = torch.randperm(400, generator=rng(seed))
         parts = population[rows[:40]].split(10)
-        apart.append(squared_gradient_norm(model, parts, rng(seed), 4, length=16).value)
+        apart.append(
+            squared_gradient_norm(model, parts, generator=rng(seed), candidates=4, length=16).value
+        )
         one = population[rows[:10]]
-        together.append(squared_gradient_norm(model, one, rng(seed), 4, 16, repeats=4).value)
+        together.append(
+            squared_gradient_norm(
+                model, one, generator=rng(seed), candidates=4, length=16, repeats=4
+            ).value
+        )
     own, shared = torch.tensor(apart), torch.tensor(together)
     error = float(own.std()) / math.sqrt(60)
     assert abs(float(own.mean()) - exact) < 5.0 * error + 0.02 * exact

@@ -32,7 +32,8 @@ def test_the_published_loop_has_the_same_mean_gradient(length: int) -> None:
     """Null: θ and φ have the same mean gradients, thinning included; false alarm 1e-5."""
     model = linear()
     y = torch.tensor([[1.3, -0.4, 0.8]], dtype=torch.float64).expand(8, -1)
-    objective, first, second = Objective(model, "br", K, length), rng(1), rng(2)
+    objective = Objective(model, "br", candidates=K, truncation=length)
+    first, second = rng(1), rng(2)
     ours = _sample(model, lambda: objective.backward(y, n=1, generator=first))
     theirs = _sample(model, lambda: published_loop.step(model, y, K, length, second))
     assert same_mean(ours, theirs)

@@ -19,7 +19,8 @@ from torch import Tensor
 import mlmcgrad as mg
 from mlmcgrad import problems
 from mlmcgrad.kernels import ISIR, MALA, RWMH, Finite, FromStep, Kernel
-from mlmcgrad.types import Context
+from mlmcgrad.kernels.base import Context, Pieces, Simulation
+from mlmcgrad.plan import Plan
 from tests.chains import random_matrix, rng, run
 from tests.statistics import mean_is
 
@@ -122,9 +123,15 @@ class _Detached:
 
     kernel: Kernel
 
-    def run(self, *arguments: object) -> mg.types.Outcome:
+    def chains(self, x0: Tensor, context: Context) -> int:
+        return self.kernel.chains(x0, context)
+
+    def run(self, x0: Tensor, context: Context, plan: Plan, generator: torch.Generator) -> Pieces:
+        simulation = Simulation(self.kernel.run(x0, context, plan, generator))
         with torch.no_grad():
-            return self.kernel.run(*arguments)  # type: ignore[arg-type]
+            pieces = list(simulation)
+        yield from pieces
+        return simulation.outcome
 
 
 def finite_row() -> Row:

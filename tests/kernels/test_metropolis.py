@@ -82,7 +82,7 @@ def test_refuses_a_start_without_density(kernel: Any) -> None:
     for outside in (math.nan, math.inf, -math.inf):
         x0 = torch.zeros(8, 2)
         x0[3] = -2.0
-        with pytest.raises(ValueError, match=r"log_density must be finite.*1 of 8 chains"):
+        with pytest.raises(FloatingPointError, match=r"log_density must be finite.*1 of 8 chains"):
             run(kernel(_half_normal(outside), 0.5), x0, PLAN)
 
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from mlmcgrad import MLMC, Average, theory
 from mlmcgrad.kernels import Regenerative
+from mlmcgrad.plan import Plan
 from mlmcgrad.problems import sticky
-from mlmcgrad.types import Plan
 from tests.chains import average_law, rng, run, unit
 from tests.statistics import mean_is
 
@@ -18,14 +18,14 @@ LAW = torch.tensor([[0.2, 0.5, 0.3], [0.0, 0.1, 0.9]], dtype=torch.float64)
 
 def _slow(stay: float, law: Tensor, x0: Tensor, plan: Plan, seed: int) -> tuple[Tensor, Tensor]:
     """Coefficients (chains, S) and last states, one step of one chain at a time."""
-    noise = torch.rand(2, int(plan.lengths.sum()), dtype=torch.float64, generator=rng(seed))
+    noise = torch.rand(2, int(plan.longest.sum()), dtype=torch.float64, generator=rng(seed))
     total, last, j = torch.zeros_like(law), x0.clone(), 0
-    for chain, length in enumerate(plan.lengths.tolist()):
+    for chain, length in enumerate(plan.longest.tolist()):
         x = int(x0[chain])
         for i in range(1, length + 1):
             if noise[1, j] >= stay:
                 x = int((law[chain].cumsum(0) <= noise[0, j]).sum())
-            total[chain, x] += plan.weights(i, i)[0, chain]
+            total[chain, x] += plan.step_weights(i, i)[0, chain]
             j += 1
         last[chain] = x
     return total, last
@@ -43,7 +43,7 @@ def test_path_is_that_of_a_slow_loop(estimator: Average | MLMC) -> None:
     assert torch.allclose(found, total, atol=1e-12)
     assert torch.equal(outcome.last, last)
     assert outcome.evaluations == 0
-    assert 0 < outcome.accepted < int(plan.lengths.sum())
+    assert 0 < outcome.accepted < int(plan.longest.sum())
     assert found[1::2, 0].abs().max() <= total[1::2, 0].abs().max()  # only a start is ever there
 
 
@@ -90,5 +90,5 @@ def test_ergodicity_is_known_without_computing(stay: float) -> None:
 def test_bad_input() -> None:
     with pytest.raises(ValueError, match=r"stay must be in \[0, 1\), got 1.0"):
         Regenerative(1.0, lambda: LAW)
-    with pytest.raises(ValueError, match="x0=None"):
+    with pytest.raises(ValueError, match="x0 must be a tensor"):
         run(Regenerative(0.5, lambda: LAW), None, Average(2).plan(2, 1, rng()))

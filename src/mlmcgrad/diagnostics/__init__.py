@@ -1,7 +1,7 @@
 """Is it right on your problem? Bias, moments and cost of an estimator, levels, chains, slopes."""
 
-from mlmcgrad.diagnostics.accuracy import Accuracy, accuracy
-from mlmcgrad.diagnostics.chains import diagnose, effective_sample_size, weights
+from mlmcgrad.diagnostics.chains import Health, Weights, diagnose, effective_sample_size, weights
+from mlmcgrad.diagnostics.ladder import Accuracy, accuracy
 from mlmcgrad.diagnostics.levels import LevelTest, level_test
 from mlmcgrad.diagnostics.per_chain import chain_gradients
 from mlmcgrad.diagnostics.reference import Reference, long_run
@@ -10,8 +10,10 @@ from mlmcgrad.diagnostics.slopes import Fit, fit_line, fit_power
 __all__ = [
     "Accuracy",
     "Fit",
+    "Health",
     "LevelTest",
     "Reference",
+    "Weights",
     "accuracy",
     "chain_gradients",
     "diagnose",

@@ -20,7 +20,7 @@ from mlmcgrad.diagnostics.per_chain import chain_gradients
 from mlmcgrad.estimators import Average
 from mlmcgrad.gradient import MarkovGradient
 from mlmcgrad.kernels import ISIR
-from mlmcgrad.types import take
+from mlmcgrad.kernels.base import Start, take
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Health:
-    """What `diagnose` found out about a kernel."""
+    """What `diagnose` reports of a kernel."""
 
     acceptance: float
     invalid: int  # proposals refused because they were NaN or infinite
@@ -61,7 +61,7 @@ def effective_sample_size(x: Tensor) -> float:
     spectrum = torch.fft.rfft(centred, size)
     lagged = torch.fft.irfft(spectrum.abs() ** 2, size)[:, :steps].mean(0) / steps
     within = lagged[0] * steps / (steps - 1)
-    between = x.mean(1).var() if chains > 1 else torch.zeros((), dtype=x.dtype)
+    between = x.mean(1).var() if chains > 1 else torch.zeros_like(within)
     total = within * (steps - 1) / steps + between
     if total <= 0.0:
         return float(chains * steps)  # a constant: every state says the same
@@ -86,7 +86,7 @@ def weights(log_w: Tensor) -> Weights:
 
 def diagnose(
     gradient: MarkovGradient,
-    x0: Tensor | None,
+    x0: Start,
     *context: object,
     length: int,
     generator: torch.Generator,
@@ -108,20 +108,20 @@ def diagnose(
     """
     half = length // 2
     if half < 2:
-        raise ValueError(f"length must be at least 4, got {length}")
-    chains = next(len(t) for t in (x0, *context) if isinstance(t, Tensor))
+        raise ValueError(f"length must be ≥ 4, got {length}")
+    chains = gradient.kernel.chains(x0, context)
     averaged, outcome = chain_gradients(
         gradient,
         x0,
         *context,
-        plan=Average(half, half).plan(chains, 1, generator),
+        plan=Average(half, half).plan(chains, None, generator),
         generator=generator,
     )
     single, _ = chain_gradients(
         gradient,
         x0,
         *context,
-        plan=Average(1, 2 * half - 1).plan(chains, 1, generator),
+        plan=Average(1, 2 * half - 1).plan(chains, None, generator),
         generator=generator,
     )
     ratio = half * averaged.var(0) / single.var(0).clamp(min=torch.finfo(torch.float64).tiny)
@@ -141,7 +141,7 @@ def diagnose(
 def _proposal_weights(
     kernel: ISIR, context: tuple[object, ...], chains: int, draws: int, generator: torch.Generator
 ) -> Weights:
-    rows = torch.arange(chains).repeat_interleave(draws)
+    rows = torch.arange(chains, device=generator.device).repeat_interleave(draws)
     repeated = take(context, rows)
     z = kernel.propose(len(rows), *repeated, generator=generator)
     return weights(kernel.log_weight(z, *repeated).reshape(chains, draws))

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from mlmcgrad.diagnostics.slopes import Fit, fit_power
 from mlmcgrad.diagnostics.strata import Sampler, Stratum
 from mlmcgrad.estimators import Average
 from mlmcgrad.gradient import MarkovGradient
+from mlmcgrad.kernels.base import Start
 from mlmcgrad.levels import Geometric, LevelLaw
-from mlmcgrad.types import Plan
+from mlmcgrad.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class LevelTest:
 
 def level_test(
     gradient: MarkovGradient,
-    x0: Tensor | None,
+    x0: Start,
     *context: object,
     highest: int,
     generator: torch.Generator,
@@ -95,7 +95,7 @@ def level_test(
         base: chain length at which the ladder starts.
         replicates: chains of length 1; longer ones get fewer.
         least: replicates that the longest chains get nevertheless.
-        report: told the share that is done.
+        report: called with the share that is done.
     """
     law = levels or Geometric()
     sampler = Sampler(gradient, x0, context, generator)
@@ -103,7 +103,7 @@ def level_test(
     def average(k: int) -> Stratum:
         wanted = max(least, replicates // law.length(k, base))
         plan = Average(law.length(k, base)).plan
-        return sampler.draw(lambda chains: plan(chains, 1, generator), wanted)
+        return sampler.draw(lambda chains: plan(chains, None, generator), wanted)
 
     shorter = average(0)
     rows = [_row(0, shorter, shorter, 0.0)]
@@ -123,15 +123,13 @@ def level_test(
 
 
 def difference_plan(law: LevelLaw, k: int, base: int, chains: int) -> Plan:
-    """Step weights of D_k = H^{(ℓ_k)} − H^{(ℓ_{k−1})}."""
+    """The plan of D_k = H^{(ℓ_k)} − H^{(ℓ_{k−1})}."""
     short, long = law.length(k - 1, base), law.length(k, base)
-    ends = torch.tensor([[short, long]])
-    values = torch.tensor([[1.0 / long - 1.0 / short, 1.0 / long]], dtype=torch.float64)
+    weights = torch.tensor([[-1.0 / short, 1.0 / long]], dtype=torch.float64)
     return Plan(
         levels=torch.full((chains,), k),
-        lengths=torch.full((chains,), long),
-        ends=ends.expand(chains, 2),
-        values=values.expand(chains, 2),
+        lengths=torch.tensor([[short, long]]).expand(chains, 2),
+        weights=weights.expand(chains, 2),
     )
 
 

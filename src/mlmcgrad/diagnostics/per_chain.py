@@ -13,50 +13,43 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mlmcgrad.gradient import MarkovGradient, leaves
-from mlmcgrad.measure import Measure, concatenate
-from mlmcgrad.types import Context, Outcome, Plan, take
+from mlmcgrad.backward import leaves
+from mlmcgrad.gradient import MarkovGradient
+from mlmcgrad.kernels.base import Context, Outcome, Start, take
+from mlmcgrad.measure import Measure, chunks
+from mlmcgrad.plan import Plan
 
 # States differentiated at once: their graph is kept for as many passes as there are parameters.
 _STATES = 2**17
 
 
 def chain_gradients(
-    gradient: MarkovGradient,
-    x0: Tensor | None,
-    *context: object,
-    plan: Plan,
-    generator: torch.Generator,
+    gradient: MarkovGradient, x0: Start, *context: object, plan: Plan, generator: torch.Generator
 ) -> tuple[Tensor, Outcome]:
     """Run the planned chains and return each one's estimate.
 
     Args:
-        gradient: says how; its `parameters` must be given, as they fix the order of the columns.
+        gradient: its `parameters` must be given, as they fix the order of the columns.
         x0: where the chains start.
         context: as for `gradient.backward`.
-        plan: lengths and step weights, from an estimator.
+        plan: lengths and weights, from an estimator.
         generator: source of all randomness.
 
     Returns:
-        (chains, d) float64, d all parameters flattened one after another; and the outcome.
+        (chains, d) float64 on the parameters' device, with all parameters flattened one after
+        another; and the outcome.
     """
     parameters = required_parameters(gradient)
-    total = torch.zeros(len(plan.lengths), sum(p.numel() for p in parameters), dtype=torch.float64)
-    waiting: list[Measure] = []
-
-    def flush() -> None:
-        if waiting:
-            _add(total, gradient, concatenate(waiting), context, parameters)
-            waiting.clear()
-
-    def add(measure: Measure) -> None:
-        waiting.append(measure)
-        if sum(map(len, waiting)) >= _STATES:
-            flush()
-
-    outcome = gradient.simulate(x0, context, plan, generator, add)
-    flush()
-    return total, outcome
+    total = torch.zeros(
+        len(plan.levels),
+        sum(p.numel() for p in parameters),
+        dtype=torch.float64,
+        device=parameters[0].device,
+    )
+    simulation = gradient.simulate(x0, context, plan, generator)
+    for measure in chunks(simulation, _STATES):
+        _add(total, gradient, measure, context, parameters)
+    return total, simulation.outcome
 
 
 def required_parameters(gradient: MarkovGradient) -> tuple[Tensor, ...]:
@@ -79,7 +72,7 @@ def _add(
     """Add Σ_j c_j ∇loss(x_j) to the row of each point's chain."""
     values = gradient.loss(measure.points, *take(context, measure.owner))
     owners, position = measure.owner.unique(return_inverse=True)
-    u = torch.ones(len(owners), dtype=values.dtype, requires_grad=True)
+    u = torch.ones(len(owners), dtype=values.dtype, device=values.device, requires_grad=True)
     weighted = measure.coefficient.to(values.dtype) * values
     if len(owners) <= total.shape[1]:
         per_chain = torch.zeros_like(u).index_add(0, position, weighted)

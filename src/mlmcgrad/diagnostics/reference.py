@@ -12,6 +12,7 @@ from torch import Tensor
 from mlmcgrad.diagnostics.per_chain import chain_gradients, required_parameters
 from mlmcgrad.estimators import Average
 from mlmcgrad.gradient import MarkovGradient
+from mlmcgrad.kernels.base import Start
 from mlmcgrad.problems import Problem
 
 
@@ -38,7 +39,7 @@ def as_reference(known: Known, gradient: MarkovGradient) -> Reference:
         else:
             by_leaf = dict(zip(known.parameters, known.exact_gradient(), strict=True))
             tensors = [by_leaf[p] for p in parameters]
-        value = torch.cat([t.detach().flatten().double() for t in tensors])
+        value = torch.cat([t.detach().flatten().double().cpu() for t in tensors])
         se = torch.zeros_like(value)
     wanted = sum(p.numel() for p in parameters)
     if len(value) != wanted:
@@ -50,7 +51,7 @@ def as_reference(known: Known, gradient: MarkovGradient) -> Reference:
 
 def long_run(
     gradient: MarkovGradient,
-    x0: Tensor | None,
+    x0: Start,
     *context: object,
     length: int,
     burn_in: int,
@@ -66,13 +67,12 @@ def long_run(
         burn_in: transitions before that; the bias that is left is that of a start after it.
         generator: source of all randomness.
     """
-    rows = [x0, *context]
-    chains = next(len(r) for r in rows if isinstance(r, Tensor))
+    chains = gradient.kernel.chains(x0, context)
     if chains < 8:
-        raise ValueError(f"x0 must have at least 8 rows for a standard error, got {chains}")
-    plan = Average(length, burn_in).plan(chains, 1, generator)
+        raise ValueError(f"x0 must have ≥ 8 rows for a standard error, got {chains}")
+    plan = Average(length, burn_in).plan(chains, None, generator)
     each, _ = chain_gradients(gradient, x0, *context, plan=plan, generator=generator)
-    return Reference(each.mean(0), each.std(0) / chains**0.5)
+    return Reference(each.mean(0).cpu(), each.std(0).cpu() / chains**0.5)
 
 
 __all__ = ["Known", "Reference", "as_reference", "long_run"]

@@ -36,7 +36,7 @@ def fit_line(x: Sequence[float], y: Sequence[float], se: Sequence[float] | None 
         (2.0, 1.0, 1.0)
     """
     if len(x) != len(y) or len(x) < 2:
-        raise ValueError(f"x and y must have the same length from 2 on, got {len(x)} and {len(y)}")
+        raise ValueError(f"x and y must have the same length ≥ 2, got {len(x)} and {len(y)}")
     if se is not None and (len(se) != len(x) or not all(s > 0.0 for s in se)):
         raise ValueError(f"se must hold a positive number for each of the {len(x)} points")
     if not all(map(math.isfinite, (*x, *y))):
@@ -77,7 +77,7 @@ def fit_power(x: Sequence[float], y: Sequence[float], se: Sequence[float] | None
     """
     rows = [i for i, value in enumerate(y) if value > 0.0]
     if len(rows) < 2:
-        raise ValueError(f"y must be positive at two points at least, it is at {len(rows)}")
+        raise ValueError(f"y must be positive at ≥ 2 points, it is at {len(rows)}")
     return fit_line(
         [math.log(x[i]) for i in rows],
         [math.log(y[i]) for i in rows],

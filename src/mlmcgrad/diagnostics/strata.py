@@ -19,11 +19,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mlmcgrad.diagnostics.per_chain import chain_gradients
+from mlmcgrad.diagnostics.per_chain import chain_gradients, required_parameters
 from mlmcgrad.gradient import MarkovGradient
-from mlmcgrad.types import Context, Plan, take
+from mlmcgrad.kernels.base import Context, Start, take
+from mlmcgrad.plan import Plan
 
-# Chains simulated at once: bounds the memory, has no part in the result's law.
+# Chains simulated at once: bounds the memory and does not change the law of the result.
 _CHAINS = 2**15
 
 
@@ -60,17 +61,14 @@ class Sampler:
     """Draws strata of one gradient, from the rows of x0 and context in turn."""
 
     gradient: MarkovGradient
-    x0: Tensor | None
+    x0: Start
     context: Context
     generator: torch.Generator
 
     @property
     def rows(self) -> int:
         """How many different starts there are."""
-        tensors = [t for t in (self.x0, *self.context) if isinstance(t, Tensor)]
-        if not tensors:
-            raise ValueError("x0=None needs a context tensor with one row per chain, got none")
-        return len(tensors[0])
+        return self.gradient.kernel.chains(self.x0, self.context)
 
     def draw(self, plan: Callable[[int], Plan], wanted: int) -> Stratum:
         """Moments from at least `wanted` replicates, the same number for every row.
@@ -80,20 +78,21 @@ class Sampler:
             wanted: replicates.
         """
         rounds = math.ceil(wanted / self.rows)
+        device = required_parameters(self.gradient)[0].device
         per_call = max(1, _CHAINS // self.rows)
         samples, done, length, accepted, transitions = [], 0, 0, 0.0, 0
         while done < rounds:
             now = min(per_call, rounds - done)
-            index = torch.arange(self.rows).repeat(now)
+            index = torch.arange(self.rows, device=device).repeat(now)
             layout = plan(len(index))
-            x0 = None if self.x0 is None else self.x0[index]
+            (x0,) = take((self.x0,), index)
             each, outcome = chain_gradients(
                 self.gradient, x0, *take(self.context, index), plan=layout, generator=self.generator
             )
             samples.append(each)
-            length = int(layout.lengths.max())
+            length = int(layout.longest.max())
             accepted += outcome.accepted
-            transitions += int(layout.lengths.sum())
+            transitions += int(layout.longest.sum())
             done += now
         return _stratum(torch.cat(samples), length, accepted / transitions)
 
@@ -109,8 +108,8 @@ def _stratum(sample: Tensor, length: int, acceptance: float) -> Stratum:
     return Stratum(
         count=len(sample),
         length=length,
-        mean=mean,
-        covariance=covariance,
+        mean=mean.cpu(),
+        covariance=covariance.cpu(),
         second=float((norm**2).mean()),
         second_variance=float((norm**2).var()),
         third=float((norm**3).mean()),

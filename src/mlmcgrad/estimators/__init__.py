@@ -1,4 +1,4 @@
-"""Estimators: how long each chain runs, and the weight of each of its steps."""
+"""Estimators: signed measures on lengths, see `mlmcgrad.plan`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 
 from mlmcgrad.estimators.average import Average
 from mlmcgrad.estimators.mlmc import MLMC
-from mlmcgrad.types import Plan
+from mlmcgrad.plan import Plan
 
 
 class Estimator(Protocol):
     """What `MarkovGradient` needs of an estimator."""
 
-    def plan(self, chains: int, n: int, generator: torch.Generator) -> Plan:
-        """Lengths and step weights of the chains at iteration n ≥ 1."""
+    def plan(self, chains: int, n: int | None, generator: torch.Generator) -> Plan:
+        """Lengths and weights of the chains at iteration n ≥ 1; None where none was given."""
         ...
 
 

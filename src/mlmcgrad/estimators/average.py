@@ -13,8 +13,8 @@ from typing import final
 import torch
 
 from mlmcgrad.levels import check_truncation
-from mlmcgrad.schedules import Schedule, as_schedule
-from mlmcgrad.types import Plan
+from mlmcgrad.plan import Plan
+from mlmcgrad.schedules import Schedule, as_schedule, value_at
 
 
 @final
@@ -28,7 +28,7 @@ class Average:
             burn_in + length transitions.
 
     Example:
-        >>> Average(4, burn_in=2).expected_length(n=1)
+        >>> Average(4, burn_in=2).expected_length()
         6.0
     """
 
@@ -39,28 +39,30 @@ class Average:
         as_schedule(self.length, "length")
         as_schedule(self.burn_in, "burn_in")
 
-    def plan(self, chains: int, n: int, generator: torch.Generator) -> Plan:
-        """Lengths and step weights of the chains at iteration n. The generator is not used."""
+    def plan(self, chains: int, n: int | None, generator: torch.Generator) -> Plan:
+        """Length and weights of the chains at iteration n. The generator is not used."""
         skip, count = self._steps(n)
+        share = 1.0 / count
+        # H^{(b+L)} and H^{(b)} with (b+L)/L and −b/L: the steps of the burn-in cancel.
+        terms = {skip + count: share} if skip == 0 else {skip: -share, skip + count: share}
         return Plan(
             levels=torch.zeros(chains, dtype=torch.int64),
-            lengths=torch.full((chains,), skip + count),
-            ends=torch.tensor([[skip, skip + count]]).expand(chains, 2),
-            values=torch.tensor([[0.0, 1.0 / count]], dtype=torch.float64).expand(chains, 2),
+            lengths=torch.tensor([list(terms)]).expand(chains, -1),
+            weights=torch.tensor([list(terms.values())], dtype=torch.float64).expand(chains, -1),
         )
 
-    def expected_length(self, n: int) -> float:
+    def expected_length(self, n: int | None = None) -> float:
         """Transitions of one chain at iteration n."""
         return float(sum(self._steps(n)))
 
-    def _steps(self, n: int) -> tuple[int, int]:
-        length = as_schedule(self.length, "length")(n)
+    def _steps(self, n: int | None) -> tuple[int, int]:
+        length = value_at(self.length, n, "length")
         if not length >= 1.0:
-            raise ValueError(f"length must be at least 1, got {length!r} at n = {n}")
+            raise ValueError(f"length must be ≥ 1, got {length!r} at n = {n}")
         check_truncation(length)
-        burn_in = as_schedule(self.burn_in, "burn_in")(n)
+        burn_in = value_at(self.burn_in, n, "burn_in")
         if not 0.0 <= burn_in < math.inf:
-            raise ValueError(f"burn_in must be 0 or more, got {burn_in!r} at n = {n}")
+            raise ValueError(f"burn_in must be finite and ≥ 0, got {burn_in!r} at n = {n}")
         return math.floor(burn_in), math.floor(length)
 
 

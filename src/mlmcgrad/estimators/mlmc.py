@@ -1,4 +1,4 @@
-"""The multilevel estimator (eq. mlmc-estim of the paper; PAPER.md section 2).
+"""The multilevel estimator (eq. mlmc-estim of the paper).
 
     Ĥ = H^{(ℓ_0)} + τ(K) { H^{(ℓ_K)} − H^{(ℓ_{K−1})} } 1{ℓ_K ≤ T_n},      K ~ μ.
 
@@ -8,15 +8,15 @@ With the default law ℓ_k = base · 2^k and τ(K) = 2^K. It has the bias of a c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final, get_args
 
 import torch
 from torch import Tensor
 
 from mlmcgrad.levels import Assignment, Geometric, LevelLaw, check_truncation
-from mlmcgrad.schedules import Schedule, as_schedule
-from mlmcgrad.types import Plan
+from mlmcgrad.plan import Plan
+from mlmcgrad.schedules import Schedule, as_schedule, value_at
 
 
 @final
@@ -44,8 +44,8 @@ class MLMC:
 
     truncation: float | Schedule
     levels: LevelLaw = Geometric()
-    assignment: Assignment = "independent"
-    base: int = 1
+    assignment: Assignment = field(default="independent", kw_only=True)
+    base: int = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
         as_schedule(self.truncation, "truncation")
@@ -56,30 +56,23 @@ class MLMC:
                 f"assignment must be one of {get_args(Assignment)}, got {self.assignment!r}"
             )
         if isinstance(self.base, bool) or not isinstance(self.base, int) or self.base < 1:
-            raise ValueError(f"base must be an integer from 1 on, got {self.base!r}")
+            raise ValueError(f"base must be an integer ≥ 1, got {self.base!r}")
 
-    def plan(self, chains: int, n: int, generator: torch.Generator) -> Plan:
-        """Draw the levels and lay out lengths and step weights of the chains at iteration n."""
+    def plan(self, chains: int, n: int | None, generator: torch.Generator) -> Plan:
+        """Draw the levels and lay out lengths and weights of the chains at iteration n."""
         return self.plan_for(self.levels.sample(chains, generator, self.assignment), n)
 
-    def plan_for(self, levels: Tensor, n: int) -> Plan:
+    def plan_for(self, levels: Tensor, n: int | None = None) -> Plan:
         """The same for given levels, (chains,): what `plan` does after drawing them."""
-        kappa = self.truncation_level(n)
-        table = [self.levels.pieces(k, self.base) for k in range(kappa + 1)]
-        ends = torch.tensor([row[0] for row in table])  # (κ+1, 3)
-        values = torch.tensor([row[1] for row in table], dtype=torch.float64)
-        used = torch.where(levels <= kappa, levels, 0)
-        return Plan(levels, ends[used, -1], ends[used], values[used])
+        return self.levels.plan(levels, self.truncation_level(n), self.base)
 
-    def truncation_level(self, n: int) -> int:
+    def truncation_level(self, n: int | None = None) -> int:
         """κ_n, the highest level used at iteration n."""
-        truncation = as_schedule(self.truncation, "truncation")(n)
-        return self.levels.truncation_level(truncation, self.base)
+        return self.levels.truncation_level(value_at(self.truncation, n, "truncation"), self.base)
 
-    def expected_length(self, n: int) -> float:
+    def expected_length(self, n: int | None = None) -> float:
         """Exact mean number of transitions of one chain at iteration n."""
-        truncation = as_schedule(self.truncation, "truncation")(n)
-        return self.levels.expected_length(truncation, self.base)
+        return self.levels.expected_length(value_at(self.truncation, n, "truncation"), self.base)
 
 
 __all__ = ["MLMC"]

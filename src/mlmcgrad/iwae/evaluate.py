@@ -39,7 +39,12 @@ class Measured:
 
 @torch.no_grad()
 def negative_log_likelihood(
-    model: LatentModel, y: Tensor, generator: torch.Generator, samples: int = 1000, rows: int = 256
+    model: LatentModel,
+    y: Tensor,
+    *,
+    generator: torch.Generator,
+    samples: int = 1000,
+    chunk: int = 256,
 ) -> Measured:
     """Test NLL by the IWAE bound, in nats per image.
 
@@ -48,16 +53,16 @@ def negative_log_likelihood(
         y: images, (data, channels, h, w).
         generator: source of the draws.
         samples: K, draws for each image.
-        rows: decoder rows in one pass: the memory limit.
+        chunk: decoder rows in one pass: it bounds the memory.
 
     Returns:
         Mean over the images, and the standard error of that mean over images.
     """
-    if samples < 1 or rows < 1:
-        raise ValueError(f"samples and rows must be at least 1, got {samples} and {rows}")
+    if samples < 1 or chunk < 1:
+        raise ValueError(f"samples and chunk must be ≥ 1, got {samples} and {chunk}")
     each = []
-    images = max(1, rows // samples)
-    draws = min(samples, rows)
+    images = max(1, chunk // samples)
+    draws = min(samples, chunk)
     for part in y.split(images):
         mean, log_scale = model.encoder(part)
         total = torch.full((len(part),), -math.inf, dtype=torch.float64, device=part.device)
@@ -75,7 +80,7 @@ def negative_log_likelihood(
         bad = int((~values.isfinite()).sum())
         raise FloatingPointError(
             f"the likelihood of {bad} of {len(values)} images is not finite: the weights collapsed "
-            "or overflowed; lower the learning rate"
+            "or overflowed; lower lr"
         )
     error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
     return Measured(float(values.mean()), error)
@@ -84,6 +89,7 @@ def negative_log_likelihood(
 def squared_gradient_norm(
     model: LatentModel,
     y: Tensor | Sequence[Tensor],
+    *,
     generator: torch.Generator,
     candidates: int = 5,
     length: int = 64,
@@ -108,7 +114,7 @@ def squared_gradient_norm(
             f"{len(images)}"
         )
     gradient = MarkovGradient(
-        ISIR(model.log_weight, model.propose, candidates, rao_blackwell=True, batch=chunk),
+        ISIR(model.log_weight, model.propose, candidates, rao_blackwell=True, chunk=chunk),
         lambda z, y, mean, log_scale: -model.log_joint(z, y),
         Average(length),
         parameters=tuple(model.decoder.parameters()),
@@ -119,7 +125,7 @@ def squared_gradient_norm(
     for part in images:
         with torch.no_grad():
             mean, log_scale = model.encoder(part)
-        tensors, _ = gradient.gradient(None, part, mean, log_scale, n=1, generator=generator)
+        tensors, _ = gradient.gradient(None, part, mean, log_scale, generator=generator)
         rows.append(torch.cat([t.flatten() for t in tensors]).double())
     products = torch.stack(rows) @ torch.stack(rows).T  # (R, R)
     return _off_diagonal_mean(products)

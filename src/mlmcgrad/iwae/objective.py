@@ -11,30 +11,32 @@
 (`encoder="dreg"`). These k draws are the first block of the chain: they are weighed once.
 
 All draws are weighed first, without a graph; then only the states that matter are decoded again
-and differentiated, for θ and φ in one pass (`shared.py`).
+and differentiated, for θ and φ in one pass (`states.py`).
 
-V is maximised in the paper's Section 4; here −V is minimised (erratum 9).
+V is maximised in the paper's Section 4; here −V is minimised (erratum 9 in docs/errata.md).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, SupportsIndex, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
+from mlmcgrad.backward import accumulate
 from mlmcgrad.estimators import MLMC, Average, Estimator
-from mlmcgrad.gradient import MarkovGradient, accumulate, check_value, report
-from mlmcgrad.iwae import shared
+from mlmcgrad.gradient import Estimate
 from mlmcgrad.iwae.networks import LatentModel
-from mlmcgrad.kernels import ISIR, MALA, RWMH, FromStep, Kernel
+from mlmcgrad.iwae.states import States, differentiate, of_blocks, side_by_side, thinned
+from mlmcgrad.kernels import ISIR, MALA, RWMH, FirstBlock, FromStep, Kernel, Outcome, Simulation
+from mlmcgrad.kernels.base import take
 from mlmcgrad.levels import Assignment
-from mlmcgrad.measure import Measure, concatenate
-from mlmcgrad.schedules import Schedule
-from mlmcgrad.types import Estimate, FirstBlock, Outcome, Plan, Start, take
+from mlmcgrad.measure import concatenate
+from mlmcgrad.plan import Plan
+from mlmcgrad.schedules import Schedule, check_iteration
 
 Method: TypeAlias = Literal["iwae", "br", "mlmc"]
 EncoderGradient: TypeAlias = Literal["iwae", "dreg"]
@@ -43,10 +45,11 @@ KernelName: TypeAlias = Literal["isir", "mala", "rwmh"]
 
 @dataclass(frozen=True)
 class Step:
-    """What one gradient saw and spent; `evaluations` of the estimate are decoder evaluations."""
+    """What one gradient saw and spent."""
 
     bound: float  # the IWAE bound with k draws, mean over the batch: an estimate of log p(y)
-    estimate: Estimate
+    estimate: Estimate  # of θ's gradient
+    evaluations: int  # decoder evaluations in all, without the second decoding of what matters
     effective: float  # effective number among the first k weights, mean over the batch
     largest: float  # largest normalised weight among them
 
@@ -68,23 +71,21 @@ class Objective:
         step_size: of `mala` and `rwmh`.
         thinning: a state whose coefficient is below this part of the weight of a step is left out
             at random, in a way that keeps the expectation; 0 keeps every state.
-        chunk: states in one backward pass of the decoder.
-        batch: draws weighed in one pass of the decoder.
+        chunk: states in one pass of the decoder: it bounds the memory.
     """
 
     model: LatentModel
     method: Method = "mlmc"
-    candidates: int = 5
-    truncation: float | Schedule = 16.0
-    rao_blackwell: bool = False
-    assignment: Assignment = "independent"
-    base: int = 1
-    encoder: EncoderGradient = "iwae"
-    kernel: KernelName = "isir"
-    step_size: float = 0.01
-    thinning: float = 0.1
-    chunk: int = 256
-    batch: int = 256
+    candidates: int = field(default=5, kw_only=True)
+    truncation: float | Schedule = field(default=16.0, kw_only=True)
+    rao_blackwell: bool = field(default=False, kw_only=True)
+    assignment: Assignment = field(default="independent", kw_only=True)
+    base: int = field(default=1, kw_only=True)
+    encoder: EncoderGradient = field(default="iwae", kw_only=True)
+    kernel: KernelName = field(default="isir", kw_only=True)
+    step_size: float = field(default=0.01, kw_only=True)
+    thinning: float = field(default=0.1, kw_only=True)
+    chunk: int = field(default=256, kw_only=True)
 
     def __post_init__(self) -> None:
         for name, value, kind in (
@@ -97,29 +98,50 @@ class Objective:
         least = 2 if self.method != "iwae" and self.kernel == "isir" else 1
         if not isinstance(self.candidates, int) or self.candidates < least:
             raise ValueError(
-                f"candidates must be an integer from {least} on for method {self.method!r}, got "
+                f"candidates must be an integer ≥ {least} for method {self.method!r}, got "
                 f"{self.candidates!r}"
             )
         if not 0.0 <= self.thinning < math.inf:
-            raise ValueError(f"thinning must be a finite number from 0 on, got {self.thinning!r}")
+            raise ValueError(f"thinning must be finite and ≥ 0, got {self.thinning!r}")
 
     @cached_property
-    def gradient(self) -> MarkovGradient:
-        """The θ-gradient: kernel, loss and estimator."""
-        return MarkovGradient(
-            self._kernel(),
-            self._loss,
-            self._estimator(),
-            parameters=tuple(self.model.decoder.parameters()),
+    def estimator(self) -> Estimator:
+        """How long the chains run."""
+        if self.method == "iwae":
+            return Average(1)
+        if self.method == "br":
+            return Average(self.truncation)
+        return MLMC(self.truncation, assignment=self.assignment, base=self.base)
+
+    @cached_property
+    def _sampler(self) -> Kernel:
+        """What samples p_θ(z | y)."""
+
+        def log_density(z: Tensor, y: Tensor, *_: Tensor) -> Tensor:
+            return self.model.log_joint(z, y)
+
+        if self.kernel == "mala":
+            return MALA(log_density, self.step_size)
+        if self.kernel == "rwmh":
+            return RWMH(log_density, self.step_size)
+        if self.candidates == 1:  # the ELBO: the draw itself
+            return FromStep(_stay)
+        return ISIR(
+            self.model.log_weight,
+            self.model.propose,
+            self.candidates,
+            rao_blackwell=self.rao_blackwell,
             chunk=self.chunk,
         )
 
-    def backward(self, y: Tensor, *, n: int, generator: torch.Generator) -> Step:
+    def backward(
+        self, y: Tensor, *, n: SupportsIndex | None = None, generator: torch.Generator
+    ) -> Step:
         """Add the gradients of a batch to `.grad` of decoder and encoder.
 
         Args:
             y: images in [0, 1], (batch, channels, h, w).
-            n: iteration, counted from 1.
+            n: iteration, counted from 1; it may be left out where nothing is scheduled.
             generator: source of all randomness.
         """
         mean, log_scale = self.model.encoder(y)
@@ -136,17 +158,23 @@ class Objective:
         log_w = self._weigh(z.detach(), context)  # (batch, k) float64
         share = log_w.softmax(1)
         weight = share.square() if self.encoder == "dreg" else share
-        plan, outcome, states = self._simulate(z.detach(), log_w, weight, context, n, generator)
-        theta = tuple(self.model.decoder.parameters())
-        slopes = shared.differentiate(self._loss, theta, states, y, weight.numel(), self.chunk)
-        check_value(slopes.value)
-        phi = tuple(self.model.encoder.parameters())
-        encoder_loss = self._encoder_loss(z, slopes.draws, weight, mean, log_scale)
+        plan = self.estimator.plan(len(y), None if n is None else check_iteration(n), generator)
+        states, outcome = self._simulate(z.detach(), log_w, weight, context, plan, generator)
+        theta, phi = (tuple(net.parameters()) for net in (self.model.decoder, self.model.encoder))
+        gradient, slopes, value, count = differentiate(
+            self._loss, theta, states, y, draws=weight.numel(), chunk=self.chunk
+        )
+        encoder_loss = self._encoder_loss(z, slopes, weight, mean, log_scale)
         accumulate(phi, torch.autograd.grad(encoder_loss, phi))
-        accumulate(theta, slopes.theta)
+        accumulate(theta, gradient)
+        # i-SIR counts the k draws that the encoder shares with it; otherwise they come on top.
+        extra = 0 if self.kernel == "isir" else weight.numel()
         return Step(
             bound=float((log_w.logsumexp(1) - math.log(self.candidates)).mean()),
-            estimate=report(plan, outcome, slopes.value, slopes.count, theta),
+            estimate=Estimate.of(
+                plan, outcome, value=value, loss_evaluations=count, parameters=theta
+            ),
+            evaluations=outcome.evaluations + extra,
             effective=float((1.0 / share.square().sum(1)).mean()),
             largest=float(share.max(1).values.mean()),
         )
@@ -158,7 +186,7 @@ class Objective:
         flat = z.flatten(0, 1)
         pieces = [
             self.model.log_weight(flat[rows], *take(context, owner[rows]))
-            for rows in torch.arange(len(flat), device=z.device).split(self.batch)
+            for rows in torch.arange(len(flat), device=z.device).split(self.chunk)
         ]
         return torch.cat(pieces).double().reshape(z.shape[:2])
 
@@ -168,24 +196,19 @@ class Objective:
         log_w: Tensor,
         weight: Tensor,
         context: tuple[Tensor, ...],
-        n: int,
+        plan: Plan,
         generator: torch.Generator,
-    ) -> tuple[Plan, Outcome, shared.States]:
+    ) -> tuple[States, Outcome]:
         """Run the chains; `weight` is that of the first draws in the gradient of φ."""
-        start: Start = z[:, 0]
-        if self.kernel == "isir" and self.candidates > 1:
-            start = FirstBlock(z, log_w)
-        plan = self.gradient.estimator.plan(len(z), n, generator)
-        pieces: list[Measure] = []
-        outcome = self.gradient.kernel.run(start, context, plan, generator, pieces.append)
-        theta = concatenate(pieces)
+        start = FirstBlock(z, log_w) if isinstance(self._sampler, ISIR) else z[:, 0]
+        simulation = Simulation(self._sampler.run(start, context, plan, generator))
+        theta = concatenate(list(simulation))
         states = (
-            shared.of_blocks(theta, weight)
-            if self.kernel == "isir"
-            else shared.side_by_side(theta, z, weight)
+            of_blocks(theta, weight) if self.kernel == "isir" else side_by_side(theta, z, weight)
         )
-        step = plan.values.abs().amax(1).to(z.device)[states.theta.owner]
-        return plan, outcome, shared.thin(states, self.thinning * step, self.thinning, generator)
+        largest = plan.largest_step_weight.to(z.device)[states.theta.owner]
+        states = thinned(states, self.thinning * largest, self.thinning, generator)
+        return states, simulation.outcome
 
     def _encoder_loss(
         self, z: Tensor, slope: Tensor, weight: Tensor, mean: Tensor, log_scale: Tensor
@@ -203,31 +226,6 @@ class Objective:
 
     def _loss(self, z: Tensor, y: Tensor, *_: Tensor) -> Tensor:
         return -self.model.log_joint(z, y)
-
-    def _estimator(self) -> Estimator:
-        if self.method == "iwae":
-            return Average(1)
-        if self.method == "br":
-            return Average(self.truncation)
-        return MLMC(self.truncation, assignment=self.assignment, base=self.base)
-
-    def _kernel(self) -> Kernel:
-        def log_density(z: Tensor, y: Tensor, *_: Tensor) -> Tensor:
-            return self.model.log_joint(z, y)
-
-        if self.kernel == "mala":
-            return MALA(log_density, self.step_size)
-        if self.kernel == "rwmh":
-            return RWMH(log_density, self.step_size)
-        if self.candidates == 1:  # the ELBO: the draw itself
-            return FromStep(_stay)
-        return ISIR(
-            self.model.log_weight,
-            self.model.propose,
-            self.candidates,
-            self.rao_blackwell,
-            self.batch,
-        )
 
 
 def _stay(z: Tensor, *_: Tensor, generator: torch.Generator) -> Tensor:

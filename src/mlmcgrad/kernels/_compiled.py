@@ -13,6 +13,8 @@ elsewhere. So a kernel has at most three graphs for one shape and dtype of its s
 Tensors that `log_density` captures, such as the parameters of a model, are inputs of the graph:
 they may change between calls. Numbers and other Python values are part of the graph, and a new
 value means a new one.
+
+This is the only module that uses private parts of torch's compiler and code objects of Python.
 """
 
 from __future__ import annotations
@@ -27,12 +29,14 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.kernels.acceptance import Noise, usable
-from mlmcgrad.kernels.base import STRIDE, Walk, steps
-from mlmcgrad.types import Context
+from mlmcgrad.kernels.base import Context, map_tensors, tensors_in
+from mlmcgrad.kernels.steps import STRIDE, Walk, steps
 
 S = TypeVar("S", bound="tuple[Tensor, ...]")
 Advance = Callable[[S, Noise, Context], tuple[S, Tensor, tuple[Tensor, ...]]]
 
+# The versions of torch that the private functions below were tested with.
+TESTED = ("2.13",)
 # The calls of one graph come from C++: a step of one chain takes half the time.
 _OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {"cpp_wrapper": True}
 # For one chain the calls take longer than the steps, so its graph has more of them; a graph that
@@ -68,10 +72,10 @@ class Compiled(Generic[S]):
         walks: list[Walk[S]] = []
         while begin < end:
             left = end - begin
-            alone = single and end >= _LONG and left >= _STRIDE_OF_ONE
-            size = _STRIDE_OF_ONE if alone else STRIDE if left >= STRIDE else 1
+            long = single and end >= _LONG and left >= _STRIDE_OF_ONE
+            size = _STRIDE_OF_ONE if long else STRIDE if left >= STRIDE else 1
             piece = noise.part(begin, size)
-            if single and not alone:
+            if single and not long:
                 walks.append(_one_of_two(self._walk(*_two_rows(state, piece, context))))
             else:
                 walks.append(self._walk(state, piece, context))
@@ -106,7 +110,7 @@ def _compile(advance: Advance[S]) -> Callable[..., Walk[S]]:
 
 
 def _make_chains_symbolic(state: Any, noise: Noise, context: Context) -> None:
-    for tensor in (*state, *(c for c in context if isinstance(c, Tensor))):
+    for tensor in (*state, *tensors_in(context)):
         torch._dynamo.maybe_mark_dynamic(tensor, 0)
     for tensor in noise:
         torch._dynamo.maybe_mark_dynamic(tensor, 1)
@@ -116,7 +120,7 @@ def _two_rows(state: S, noise: Noise, context: Context) -> tuple[S, Noise, Conte
     return (
         type(state)(*(torch.cat([s, s]) for s in state)),
         Noise(*(torch.cat([n, n], 1) for n in noise)),
-        tuple(torch.cat([c, c]) if isinstance(c, Tensor) else c for c in context),
+        map_tensors(lambda tensor: torch.cat([tensor, tensor]), context),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from mlmcgrad.types import check_rows
+from mlmcgrad.kernels.base import check_rows
 
 S = TypeVar("S", bound="tuple[Tensor, ...]")
 
@@ -80,7 +80,7 @@ def check_start(name: str, values: Any, x: Tensor, gradient: Tensor | None = Non
         bad |= ~gradient.reshape(len(x), -1).isfinite().all(1)
     if bool(bad.any()):
         chain = int(bad.nonzero()[0, 0])
-        raise ValueError(
+        raise FloatingPointError(
             f"{name} must be finite (with a finite gradient, where one is used) at x0, got "
             f"{values[chain].item()!r} for {int(bad.sum())} of {len(bad)} chains (the first of "
             f"these starts at {_short(x[chain])}); start inside the support"

@@ -1,168 +1,127 @@
-"""Runs the chains of a step-based kernel side by side and streams out their signed measure.
+"""What a kernel is: it turns a plan of lengths into a signed measure on states.
 
-Chains are sorted by length, so the ones still running are always the first `active` rows: when
-some end, the others are a slice, and no work is done for a finished chain. Steps are made in
-blocks; noise is drawn for a block at a time, and the trajectory of a block becomes a measure
-before the next one starts, so memory does not depend on the length of the chains.
+A simulation is a generator: it yields the measure Σ_j c_j δ_{x_j} piece by piece, while chains are
+still running, and returns its `Outcome`. Shapes: the chain dimension comes first everywhere,
+x: (chains, *shape).
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, final
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
-from mlmcgrad.measure import Measure, merge, merge_runs
-from mlmcgrad.types import Context, Outcome, Plan, Start, take
+from mlmcgrad.measure import Measure
+from mlmcgrad.plan import Plan
 
-Emit: TypeAlias = Callable[[Measure], None]
-S = TypeVar("S", bound="tuple[Tensor, ...]")
+Context: TypeAlias = tuple[Any, ...]
+"""What `log_density`, `loss`, … take after x: tensors with one row a chain, alone or in tuples,
+lists and dicts. Anything else is passed through unchanged."""
 
-# Numbers in the trajectory of one block, and its steps: enough to make the cost per block
-# vanish, small enough to stay in the cache. A constant, because the noise depends on it.
-_BLOCK_NUMBERS = 2**18
-_BLOCK_STEPS = 1024
-# Long blocks are a multiple of this, so that compiled kernels can take as many steps at a time.
-STRIDE = 8
+Start: TypeAlias = Any
+"""Where chains start: states, (chains, *shape), or whatever else the kernel knows."""
 
 
-class Walk(NamedTuple, Generic[S]):
-    """Some steps of all chains."""
+@dataclass(frozen=True)
+class Outcome:
+    """What a kernel reports when its chains have ended; see `Estimate` for the meaning."""
 
-    state: S  # after the last step
-    path: Tensor  # (steps, chains, *shape): the position after each step
-    moved: Tensor  # (steps, chains) bool: whether a step changed the position
-    valid: Tensor | None  # (steps, chains) bool: false for a proposal that could not be used
-
-
-class StepKernel(ABC, Generic[S]):
-    """A kernel that moves all chains one step at a time; `run` then comes for free.
-
-    A state is a NamedTuple of tensors with the chains in front, its first field is the position x;
-    the others are what the next step needs and must not be computed again.
-    """
-
-    @abstractmethod
-    def start(self, x: Tensor, context: Context) -> tuple[S, int]:
-        """State at x, and the density evaluations it took for each chain."""
-
-    @abstractmethod
-    def noise(self, steps: int, x: Tensor, generator: torch.Generator) -> Any:
-        """Randomness for a block of steps, in the form that `walk` takes it."""
-
-    @abstractmethod
-    def walk(self, state: S, noise: Any, context: Context) -> list[Walk[S]]:
-        """Make a block of steps, in one or several pieces; `steps` makes them one by one."""
-
-    @property
-    @abstractmethod
-    def evaluations_per_step(self) -> int:
-        """Density evaluations that one step of one chain takes."""
-
-    @final
-    def run(
-        self, x0: Start, context: Context, plan: Plan, generator: torch.Generator, emit: Emit
-    ) -> Outcome:
-        """Simulate the planned chains from x0 and emit their signed measure."""
-        return run_steps(self, x0, context, plan, generator, emit)
+    last: Tensor  # (chains, *shape)
+    evaluations: int
+    accepted: float
+    invalid: int
 
 
-def _as_it_is(valid: Tensor) -> Tensor:
-    return valid
+Pieces: TypeAlias = Generator[Measure, None, Outcome]
 
 
-def steps(
-    advance: Callable[[S, Any, Context], tuple[S, Tensor, tuple[Tensor, ...]]],
-    state: S,
-    noise: Iterable[Any],
-    context: Context,
-    valid: Callable[..., Tensor] = _as_it_is,
-) -> Walk[S]:
-    """Make steps one by one.
+class Kernel(Protocol):
+    """What `MarkovGradient` needs of a kernel."""
 
-    Args:
-        advance: one step of all chains from a state with the noise of the step: the next state;
-            which chains moved, (chains,) bool; tensors that say which proposals were valid, if
-            any can be invalid.
-        state: where the chains are.
-        noise: that of each step.
-        context: what the user's functions take after x.
-        valid: makes of these tensors, with the steps in front, (steps, chains) bool.
-    """
-    path, moves, signs = [], [], []
-    for one in noise:
-        state, moved, sign = advance(state, one, context)
-        path.append(state[0])
-        moves.append(moved)
-        signs.append(sign)
-    seen = [torch.stack(field) for field in zip(*signs, strict=True)]
-    return Walk(state, torch.stack(path), torch.stack(moves), valid(*seen) if seen else None)
+    def chains(self, x0: Start, context: Context) -> int:
+        """How many chains this start holds, or a ValueError that says what is wrong with it."""
+        ...
+
+    def run(self, x0: Start, context: Context, plan: Plan, generator: torch.Generator) -> Pieces:
+        """Simulate the planned chains from x0: yield their measure, return the outcome."""
+        ...
 
 
-def run_steps(
-    kernel: StepKernel[S],
-    x0: Start,
-    context: Context,
-    plan: Plan,
-    generator: torch.Generator,
-    emit: Emit,
-) -> Outcome:
-    """Run every chain for its planned length, handing over the measure piece by piece."""
-    if not isinstance(x0, Tensor):
-        given = "None" if x0 is None else type(x0).__name__
+class Simulation:
+    """Iterates over the pieces of a measure; `outcome` is there once they are exhausted."""
+
+    outcome: Outcome
+
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces = pieces
+
+    def __iter__(self) -> Iterator[Measure]:
+        self.outcome = yield from self._pieces
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], context: Any) -> Any:
+    """Apply a function to every tensor in nested tuples, lists and dicts."""
+    if isinstance(context, Tensor):
+        return function(context)
+    if isinstance(context, dict):
+        return {key: map_tensors(function, value) for key, value in context.items()}
+    if isinstance(context, (tuple, list)):
+        values = [map_tensors(function, value) for value in context]
+        return type(context)(*values) if hasattr(context, "_fields") else type(context)(values)
+    return context
+
+
+def tensors_in(context: Any) -> list[Tensor]:
+    """The tensors in nested tuples, lists and dicts, in order."""
+    if isinstance(context, Tensor):
+        return [context]
+    if isinstance(context, dict):
+        context = context.values()
+    elif not isinstance(context, (tuple, list)):
+        return []
+    return [tensor for value in context for tensor in tensors_in(value)]
+
+
+def take(context: Context, rows: Tensor | slice) -> Context:
+    """The rows of every tensor in the context; whatever is not a tensor stays."""
+    return map_tensors(lambda tensor: tensor[rows], context)
+
+
+def count_states(x0: Start, kernel: str) -> int:
+    """The number of chains that states x0 start; refuses everything but states."""
+    if not isinstance(x0, Tensor) or x0.dim() == 0:
+        got = f"shape {tuple(x0.shape)}" if isinstance(x0, Tensor) else repr(x0)
         raise ValueError(
-            f"x0={given}: {type(kernel).__name__} needs a state for every chain to start from; "
-            "only ISIR can draw its own or take a FirstBlock"
+            f"x0 must be a tensor of shape (chains, …), a state for every chain of {kernel} to "
+            f"start from, got {got}"
         )
-    plan = plan.to(x0.device)
-    lengths = plan.lengths
-    order = lengths.argsort(descending=True, stable=True)
-    plan, context = plan.select(order), take(context, order)
-    last = torch.empty_like(x0)
-    state, at_start = kernel.start(x0.detach()[order], context)
-    carried = torch.zeros(len(order), dtype=torch.float64, device=x0.device)
-    step, accepted, invalid = 0, 0, 0
-
-    for active, end in _segments(plan.lengths):
-        state, carried = type(state)(*(s[:active] for s in state)), carried[:active]
-        context, order = take(context, slice(active)), order[:active]
-        plan = plan.select(slice(active))
-        while step < end:
-            steps = min(end - step, _block_steps(state[0]))
-            with torch.no_grad():
-                noise = kernel.noise(steps, state[0], generator)
-                walks = kernel.walk(state, noise, context)
-            path = torch.cat([state[0][None], *(walk.path for walk in walks)])
-            moved = torch.cat([walk.moved for walk in walks])
-            weights = plan.weights(step + 1, step + steps)
-            measure, carried = merge_runs(path, moved, weights, carried, order)
-            # Discrete states come back again and again: one point each is enough.
-            emit(measure if path.is_floating_point() else merge(measure))
-            accepted += int(moved.sum())
-            invalid += sum(int((~walk.valid).sum()) for walk in walks if walk.valid is not None)
-            state, step = walks[-1].state, step + steps
-        ended = plan.lengths == end
-        last[order[ended]] = state[0][ended]
-        keep = ended & (carried != 0.0)
-        emit(Measure(state[0][keep], order[keep], carried[keep]))
-
-    transitions = int(lengths.sum())
-    evaluations = at_start * len(lengths) + kernel.evaluations_per_step * transitions
-    return Outcome(last, evaluations, accepted, invalid)
+    return len(x0)
 
 
-def _segments(lengths: Tensor) -> Iterator[tuple[int, int]]:
-    """(chains still running, step until which they all run), for lengths in descending order."""
-    for end in lengths.unique().tolist():
-        yield int((lengths >= end).sum()), int(end)
+def check_rows(name: str, values: Any, x: Tensor) -> None:
+    """Refuse what a user's function returned unless it is one number for each row of x."""
+    if not isinstance(values, Tensor) or values.shape != x.shape[:1]:
+        got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise ValueError(
+            f"{name} must return one number for each row of its first argument, here shape "
+            f"({x.shape[0]},) for an argument of shape {tuple(x.shape)}, got {got}; "
+            "sum over all dimensions but the first"
+        )
 
 
-def _block_steps(x: Tensor) -> int:
-    steps = max(1, min(_BLOCK_STEPS, _BLOCK_NUMBERS // max(1, x.numel())))
-    return steps if steps < STRIDE else steps - steps % STRIDE
-
-
-__all__ = ["STRIDE", "Emit", "StepKernel", "Walk", "run_steps", "steps"]
+__all__ = [
+    "Context",
+    "Kernel",
+    "Outcome",
+    "Pieces",
+    "Simulation",
+    "Start",
+    "check_rows",
+    "count_states",
+    "map_tensors",
+    "take",
+    "tensors_in",
+]

@@ -12,8 +12,8 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels.base import StepKernel, Walk, steps
-from mlmcgrad.types import Context
+from mlmcgrad.kernels.base import Context
+from mlmcgrad.kernels.steps import StepKernel, Walk, steps
 
 
 class State(NamedTuple):
@@ -30,7 +30,7 @@ class Finite(StepKernel[State]):
 
     Args:
         matrix: (S, S), rows sum to 1; or a callable `matrix(*context)` that returns it, or one
-            matrix for each chain, (chains, S, S). The callable is asked anew for every estimate,
+            matrix for each chain, (chains, S, S). The callable is called for every estimate,
             so it may depend on the parameters that are being trained.
 
     Example:

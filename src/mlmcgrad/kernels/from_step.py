@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.kernels.acceptance import choose
-from mlmcgrad.kernels.base import StepKernel, Walk, steps
-from mlmcgrad.types import Context
+from mlmcgrad.kernels.base import Context
+from mlmcgrad.kernels.steps import StepKernel, Walk, steps
 
 
 class State(NamedTuple):

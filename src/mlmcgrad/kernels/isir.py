@@ -1,8 +1,9 @@
 """Iterated sampling importance resampling (i-SIR), the kernel of BR-IWAE and MLMC-IWAE.
 
 Step p of a chain sees k candidates: the state kept so far and k−1 fresh draws of the proposal q.
-With w the importance weights, ω_ℓ = w_ℓ / Σ_j w_j over the k candidates (PAPER.md section 7,
-erratum 2), the step contributes H(X_p) = Σ_ℓ ω_ℓ H(z_ℓ), and the next kept state is drawn by ω.
+With w the importance weights, ω_ℓ = w_ℓ / Σ_j w_j over the k candidates (erratum 2 in
+docs/errata.md), the step contributes H(X_p) = Σ_ℓ ω_ℓ H(z_ℓ), and the next kept state is drawn by
+ω.
 
 Two facts shape the code. The fresh draws ignore the chain, so all draws of all chains are made and
 weighed in one batched pass and the chain is arithmetic on scalars (`selection.py`). And no padding
@@ -12,16 +13,37 @@ is needed: chains are sorted by length, so those that still run are a slice.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels.base import Emit
+from mlmcgrad.kernels.base import (
+    Context,
+    Outcome,
+    Pieces,
+    Start,
+    check_rows,
+    count_states,
+    take,
+    tensors_in,
+)
 from mlmcgrad.kernels.selection import Draws, rao_blackwell, sampled
 from mlmcgrad.measure import Measure
-from mlmcgrad.types import Context, FirstBlock, Outcome, Plan, Start, check_rows, take
+from mlmcgrad.plan import Plan
+
+
+@dataclass(frozen=True)
+class FirstBlock:
+    """The k candidates of the first step of `ISIR`, drawn and weighed by the caller.
+
+    A caller who needs their weights anyway (the encoder of an IWAE does) pays for them once: passed
+    to `ISIR` as x0, they are not drawn and weighed again.
+    """
+
+    points: Tensor  # (chains, k, *shape): independent draws of the proposal
+    log_weight: Tensor  # (chains, k)
 
 
 @final
@@ -38,7 +60,7 @@ class ISIR:
         rao_blackwell: replace the random choice of the kept state by its exact conditional law
             given the draws. Same expectation, less variance, no further evaluation of
             `log_weight`, but arithmetic that grows with the square of the chain length.
-        batch: rows that are drawn and weighed in one call.
+        chunk: rows that are drawn and weighed in one call: it bounds the memory.
 
     `x0=None` starts every chain with a draw of q, so that the first step has k independent draws;
     x0 may also be a `FirstBlock`: these k draws with their weights, made by the caller.
@@ -51,36 +73,48 @@ class ISIR:
     log_weight: Callable[..., Tensor]
     propose: Callable[..., Tensor]
     candidates: int
-    rao_blackwell: bool = False
-    batch: int = 8192
+    rao_blackwell: bool = field(default=False, kw_only=True)
+    chunk: int = field(default=8192, kw_only=True)
 
     def __post_init__(self) -> None:
-        for name, least in (("candidates", 2), ("batch", 1)):
+        for name, least in (("candidates", 2), ("chunk", 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be an integer from {least} on, got {value!r}")
+                raise ValueError(f"{name} must be an integer ≥ {least}, got {value!r}")
 
-    def run(
-        self, x0: Start, context: Context, plan: Plan, generator: torch.Generator, emit: Emit
-    ) -> Outcome:
-        """Simulate the planned chains and emit their signed measure, all at once.
+    def chains(self, x0: Start, context: Context) -> int:
+        """One for each row of x0, or for x0=None of the first tensor in the context."""
+        if isinstance(x0, FirstBlock):
+            return len(x0.points)
+        if x0 is not None:
+            return count_states(x0, "ISIR")
+        tensors = [tensor for tensor in tensors_in(context) if tensor.dim()]
+        if not tensors:
+            raise ValueError(
+                "x0=None needs a context tensor with one row per chain, which says how many "
+                "chains there are; got none"
+            )
+        return len(tensors[0])
+
+    def run(self, x0: Start, context: Context, plan: Plan, generator: torch.Generator) -> Pieces:
+        """Simulate the planned chains; the measure is one piece.
 
         It has every candidate, those of weight 0 too: chain by chain, each from its first block on.
         """
         fresh = self.candidates - 1
-        order = plan.lengths.argsort(stable=True)
+        order = plan.longest.argsort(stable=True)
         plan = plan.select(order)
-        counts = 1 + fresh * plan.lengths  # draws of each chain, the one it starts with included
+        counts = 1 + fresh * plan.longest  # draws of each chain, the one it starts with included
         owner = order.repeat_interleave(counts)  # (draws,)
         first = counts.cumsum(0) - counts
         z, log_w, invalid = self._draw(x0, context, owner, first, generator)
 
         plan = plan.to(z.device)
-        draws = Draws(log_w, plan.lengths, fresh)
+        draws = Draws(log_w, plan.longest, fresh)
         _check_start(draws, order)
         select = rao_blackwell if self.rao_blackwell else sampled
-        selection = select(draws, plan.select(draws.chain).at(draws.step), generator)
-        emit(Measure(z, owner.to(z.device), selection.coefficient))
+        selection = select(draws, plan.at(draws.step, draws.chain), generator)
+        yield Measure(z, owner.to(z.device), selection.coefficient)
         last = torch.empty_like(z[: len(order)])
         last[order] = z[selection.kept]
         return Outcome(last, len(owner), selection.moves, invalid)
@@ -90,21 +124,21 @@ class ISIR:
         self, x0: Start, context: Context, owner: Tensor, first: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor, int]:
         """All candidates, their float64 log weights, and how many of these were NaN or +∞."""
-        given = self._given(x0, context, owner[first])
+        start = self._start(x0, context, owner[first])
         free = torch.ones(len(owner), dtype=torch.bool)
-        if given is not None:
-            free[(first[:, None] + torch.arange(given.points.shape[1])).flatten()] = False
+        if start is not None:
+            free[(first[:, None] + torch.arange(start.points.shape[1])).flatten()] = False
         z, log_w = self._fresh(context, owner[free], generator)
-        if given is not None:
-            points, weights = given.points.flatten(0, 1), given.log_weight.flatten().double()
+        if start is not None:
+            points, weights = start.points.flatten(0, 1), start.log_weight.flatten().double()
             z = points if z is None else _insert(z, points, ~free)
             log_w = _insert(log_w, weights, ~free)
         assert z is not None  # there is a chain, so there is a candidate
         bad = ~(log_w < torch.inf)  # NaN or +∞: the draw cannot be used
         return z, log_w.masked_fill(bad, -torch.inf), int(bad.sum())
 
-    def _given(self, x0: Start, context: Context, chains: Tensor) -> FirstBlock | None:
-        """What x0 holds, in the order of the chains; states of the user's are weighed here."""
+    def _start(self, x0: Start, context: Context, chains: Tensor) -> FirstBlock | None:
+        """The candidates that x0 holds, in the order of the chains; bare states are weighed."""
         if x0 is None:
             return None
         if isinstance(x0, FirstBlock):
@@ -116,18 +150,18 @@ class ISIR:
             return FirstBlock(x0.points.detach()[chains], x0.log_weight.detach()[chains])
         z = x0.detach()[chains]
         pieces = [
-            self._weigh(z[b : b + self.batch], take(context, chains[b : b + self.batch]))
-            for b in range(0, len(z), self.batch)
+            self._weigh(z[b : b + self.chunk], take(context, chains[b : b + self.chunk]))
+            for b in range(0, len(z), self.chunk)
         ]
         return FirstBlock(z[:, None], torch.cat(pieces)[:, None])
 
     def _fresh(
         self, context: Context, owner: Tensor, generator: torch.Generator
     ) -> tuple[Tensor | None, Tensor]:
-        """Draws for the given rows with their log weights, in batches; nothing for no rows."""
+        """Draws for these rows with their log weights, in chunks; None for no rows."""
         states, log_weights = [], []
-        for begin in range(0, len(owner), self.batch):
-            who = owner[begin : begin + self.batch]
+        for begin in range(0, len(owner), self.chunk):
+            who = owner[begin : begin + self.chunk]
             rows = take(context, who)
             states.append(self._propose(rows, len(who), generator))
             log_weights.append(self._weigh(states[-1], rows))
@@ -151,16 +185,16 @@ class ISIR:
         return z
 
 
-def _insert(drawn: Tensor, given: Tensor, where: Tensor) -> Tensor:
-    """Put the given states into their rows, the drawn ones into the others."""
-    if drawn.shape[1:] != given.shape[1:] or drawn.dtype != given.dtype:
+def _insert(drawn: Tensor, start: Tensor, where: Tensor) -> Tensor:
+    """Put the candidates of x0 into their rows, the drawn ones into the others."""
+    if drawn.shape[1:] != start.shape[1:] or drawn.dtype != start.dtype:
         raise ValueError(
             f"x0 must look like a draw of propose, {drawn.dtype} of shape (chains, "
-            f"{', '.join(map(str, drawn.shape[1:]))}), got {given.dtype} of row shape "
-            f"{tuple(given.shape[1:])}"
+            f"{', '.join(map(str, drawn.shape[1:]))}), got {start.dtype} of row shape "
+            f"{tuple(start.shape[1:])}"
         )
     both = drawn.new_empty((len(where), *drawn.shape[1:]))
-    both[where], both[~where] = given.to(drawn.device), drawn
+    both[where], both[~where] = start.to(drawn.device), drawn
     return both
 
 
@@ -168,7 +202,7 @@ def _check_start(draws: Draws, chains: Tensor) -> None:
     """Refuse a first block in which no candidate has any weight; later ones have the kept state."""
     dead = (draws.start == -torch.inf) & (draws.new[draws.step == 1] == -torch.inf).all(1)
     if bool(dead.any()):
-        raise ValueError(
+        raise FloatingPointError(
             f"log_weight is −inf (or NaN) for all {draws.fresh + 1} candidates of the first step "
             f"of {int(dead.sum())} chains (chain {int(chains[dead.nonzero()[0, 0]])} is one of "
             "them), so there is nothing to select; use a proposal that covers the target, more "
@@ -176,4 +210,4 @@ def _check_start(draws: Draws, chains: Tensor) -> None:
         )
 
 
-__all__ = ["ISIR"]
+__all__ = ["ISIR", "FirstBlock"]

@@ -1,11 +1,11 @@
-"""The Metropolis-adjusted Langevin algorithm (PAPER.md section 6), with U = −log π.
+"""The Metropolis-adjusted Langevin algorithm, with U = −log π.
 
     Y = X − h ∇U(X) + √(2h) Z,  Z ~ N(0, I);
     accepted with probability  1 ∧ π(Y) q(Y,X) / (π(X) q(X,Y)),
     log q(x,y) = −‖y − x + h ∇U(x)‖² / (4h) + const.
 
 The paper's last sentence on MALA leaves out the proposal ratio q(Y,X)/q(X,Y); without it the
-kernel does not leave π invariant (erratum 3).
+kernel does not leave π invariant (erratum 3 in docs/errata.md).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from mlmcgrad.kernels.acceptance import (
     decide,
     proposal_noise,
 )
+from mlmcgrad.kernels.base import Context, check_rows
 from mlmcgrad.kernels.metropolis import MetropolisKernel
-from mlmcgrad.types import Context, check_rows
 
 
 class State(NamedTuple):

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from mlmcgrad.kernels._compiled import Compiled
 from mlmcgrad.kernels.acceptance import Noise, usable
-from mlmcgrad.kernels.base import StepKernel, Walk, steps
-from mlmcgrad.types import Context
+from mlmcgrad.kernels.base import Context
+from mlmcgrad.kernels.steps import StepKernel, Walk, steps
 
 S = TypeVar("S", bound="tuple[Tensor, ...]")
 

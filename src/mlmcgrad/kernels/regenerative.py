@@ -17,9 +17,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels import Emit
+from mlmcgrad.kernels.base import Context, Outcome, Pieces, Start, count_states
 from mlmcgrad.measure import Measure
-from mlmcgrad.types import Context, Outcome, Plan, Start
+from mlmcgrad.plan import Plan
 
 
 @final
@@ -42,32 +42,32 @@ class Regenerative:
         if not 0.0 <= self.stay < 1.0:
             raise ValueError(f"stay must be in [0, 1), got {self.stay!r}")
 
-    def run(
-        self, x0: Start, context: Context, plan: Plan, generator: torch.Generator, emit: Emit
-    ) -> Outcome:
-        """Simulate the planned chains from x0 and emit their signed measure."""
-        if not isinstance(x0, Tensor):
-            raise ValueError(f"x0={x0}: Regenerative needs a state for every chain to start from")
+    def chains(self, x0: Start, context: Context) -> int:
+        """One for each row of x0."""
+        return count_states(x0, "Regenerative")
+
+    def run(self, x0: Start, context: Context, plan: Plan, generator: torch.Generator) -> Pieces:
+        """Simulate the planned chains from x0; the measure is one piece."""
         with torch.no_grad():
             cumulative = self.law(*context).double().cumsum(-1)  # (chains, S)
         chains, states = cumulative.shape
-        owner = torch.repeat_interleave(plan.lengths)  # (steps of all chains,)
+        lengths = plan.longest
+        owner = torch.repeat_interleave(lengths)  # (steps of all chains,)
         noise = torch.rand(2, len(owner), dtype=torch.float64, generator=generator)
         # Divided by the last one, so that rounding never reaches a state of probability 0.
         point = noise[0] * cumulative[:, -1][owner]
         fresh = (point[:, None] >= cumulative[:, :-1][owner]).sum(1)
-        begin = (plan.lengths.cumsum(0) - plan.lengths)[owner]
+        begin = (lengths.cumsum(0) - lengths)[owner]
         index = torch.arange(len(owner))
         renewal = torch.where(noise[1] >= self.stay, index, -1).cummax(0).values
         state = torch.where(renewal >= begin, fresh[renewal], x0[owner])
         step = index - begin + 1
-        piece = (step[:, None] > plan.ends[owner]).sum(1)  # every step lies in one of the pieces
-        weight = plan.values[owner, piece]
+        weight = plan.at(step, owner)
         coefficient = torch.zeros(chains * states, dtype=torch.float64)
         coefficient.index_add_(0, owner * states + state, weight)
         points = torch.arange(chains * states)
-        emit(Measure(points % states, points // states, coefficient))
-        end = plan.lengths.cumsum(0) - 1
+        yield Measure(points % states, points // states, coefficient)
+        end = lengths.cumsum(0) - 1
         before = torch.where(step == 1, x0[owner], state.roll(1))
         return Outcome(state[end], 0, int((state != before).sum()), 0)
 

@@ -1,6 +1,6 @@
-"""Random-walk Metropolis–Hastings (PAPER.md section 6).
+"""Random-walk Metropolis–Hastings.
 
-Y = X + scale · Z,  Z ~ N(0, I);     accepted with probability 1 ∧ π(Y)/π(X).
+Y = X + h Z,  Z ~ N(0, I);     accepted with probability 1 ∧ π(Y)/π(X).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from mlmcgrad.kernels.acceptance import (
     decide,
     proposal_noise,
 )
+from mlmcgrad.kernels.base import Context
 from mlmcgrad.kernels.metropolis import MetropolisKernel
-from mlmcgrad.types import Context
 
 
 class State(NamedTuple):
@@ -40,8 +40,9 @@ class RWMH(MetropolisKernel[State]):
     Args:
         log_density: log π up to a constant, `log_density(x, *context) -> (chains,)`. It is
             evaluated once per step and never differentiated.
-        scale: standard deviation of the proposal, a number or a tensor that broadcasts against
-            one state. In d dimensions about 2.4/√d standard deviations of π is a good start.
+        step_size: h, standard deviation of the proposal, a number or a tensor that broadcasts
+            against one state. In d dimensions about 2.4/√d standard deviations of π is a good
+            start.
         compile: make blocks of steps by `torch.compile`, see docs/compile.md: several times
             faster for small models, after some seconds of compilation. It needs a C++ compiler;
             without one, or if `log_density` cannot be compiled, it warns and goes on without.
@@ -51,11 +52,11 @@ class RWMH(MetropolisKernel[State]):
     """
 
     log_density: Callable[..., Tensor]
-    scale: float | Tensor
+    step_size: float | Tensor
     compile: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_step_size("scale", self.scale)
+        check_step_size("step_size", self.step_size)
 
     def start(self, x: Tensor, context: Context) -> tuple[State, int]:
         """State at x; one density evaluation."""
@@ -66,8 +67,8 @@ class RWMH(MetropolisKernel[State]):
         return State(x, value), 1
 
     def noise(self, steps: int, x: Tensor, generator: torch.Generator) -> Noise:
-        """Jumps scale · Z and log uniforms for a block of steps."""
-        return proposal_noise(steps, x, self.scale, generator)
+        """Jumps h Z and log uniforms for a block of steps."""
+        return proposal_noise(steps, x, self.step_size, generator)
 
     def advance(
         self, state: State, noise: Noise, context: Context

@@ -68,7 +68,7 @@ class LinearGaussian:
 
     def kernel(self, candidates: int = 5, rao_blackwell: bool = False) -> ISIR:
         """i-SIR for the posterior."""
-        return ISIR(self.log_weight, self.propose, candidates, rao_blackwell)
+        return ISIR(self.log_weight, self.propose, candidates, rao_blackwell=rao_blackwell)
 
     def posterior(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """Mean, (rows, q), and covariance, (q, q), of z given y."""

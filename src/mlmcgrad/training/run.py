@@ -76,7 +76,9 @@ class Run:
         n, device = trainer.iteration, trainer.device
         own = torch.Generator(device).manual_seed(seed_for(config.seed, f"test {n}"))
         with self.guarded():
-            nll = negative_log_likelihood(trainer.model, self._test, own, config.nll_samples)
+            nll = negative_log_likelihood(
+                trainer.model, self._test, generator=own, samples=config.nll_samples
+            )
         trainer.test = {"nll": nll.value, "nll_se": nll.se}
         if config.likelihood == "discretized_logistic":
             bits = bits_per_dimension(nll.value, trainer.source.sizes.shape)
@@ -128,9 +130,9 @@ class Run:
             norm = squared_gradient_norm(
                 trainer.model,
                 self._probe,
-                own,
-                max(config.candidates, 2),
-                config.probe_length,
+                generator=own,
+                candidates=max(config.candidates, 2),
+                length=config.probe_length,
                 chunk=config.chunk,
             )
         return {"gradient": norm.value, "gradient_se": norm.se}

@@ -74,9 +74,7 @@ class Trainer:
         theta, phi = _norm(self.model.decoder), _norm(self.model.encoder)
         self.optimizer.step()
         self.iteration = n
-        # i-SIR counts the k draws that the encoder shares with it; otherwise they come on top.
-        extra = 0 if self.config.kernel == "isir" else len(y) * self.config.candidates
-        self.spent["evaluations"] += step.estimate.evaluations + extra
+        self.spent["evaluations"] += step.evaluations
         self.spent["transitions"] += step.estimate.transitions
         self.spent["loss_evaluations"] += step.estimate.loss_evaluations
         self.window.add(step, math.hypot(theta, phi), theta * theta)
@@ -121,8 +119,8 @@ def _objective(config: Config, model: LatentModel) -> Objective:
     return Objective(
         model,
         config.method,
-        config.candidates,
-        power(config.truncation_scale, config.truncation_exponent),
+        candidates=config.candidates,
+        truncation=power(config.truncation_scale, config.truncation_exponent),
         rao_blackwell=config.rao_blackwell,
         assignment=config.assignment,
         base=config.base,
@@ -131,7 +129,6 @@ def _objective(config: Config, model: LatentModel) -> Objective:
         step_size=config.step_size,
         thinning=config.thinning,
         chunk=config.chunk,
-        batch=config.chunk,
     )
 
 

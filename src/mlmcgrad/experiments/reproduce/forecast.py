@@ -62,7 +62,7 @@ def _evaluations(trainer: Trainer, n: int) -> float:
     """Expected decoder evaluations of iteration n."""
     config = trainer.config
     assert config.batch_size is not None
-    estimator = trainer.objective.gradient.estimator
+    estimator = trainer.objective.estimator
     assert isinstance(estimator, (Average, MLMC))
     return config.batch_size * (1.0 + (config.candidates - 1) * estimator.expected_length(n))
 
@@ -81,9 +81,9 @@ def _tests(config: Config, trainer: Trainer, slope: float) -> float:
     images = trainer.source.images(trainer.source.test, slice(2), trainer.device)
     generator = torch.Generator(trainer.device).manual_seed(0)
     samples = min(config.nll_samples, 500)
-    weigh = _seconds(lambda: negative_log_likelihood(trainer.model, images, generator, samples)) / (
-        len(images) * samples
-    )
+    weigh = _seconds(
+        lambda: negative_log_likelihood(trainer.model, images, generator=generator, samples=samples)
+    ) / (len(images) * samples)
     test = weigh * config.test_images * config.nll_samples
     whole = config.probe_images >= len(trainer.source.train)
     probes = len(trainer.source.train) * config.probe_repeats if whole else config.probe_images

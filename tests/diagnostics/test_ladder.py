@@ -20,7 +20,8 @@ def _problem() -> problems.FiniteChain:
 def _exact_moments(problem: problems.FiniteChain, level: int) -> tuple[Tensor, float, float]:
     """E[Ĥ | K = level], E‖Ĥ‖² and E‖Ĥ‖³ by all paths; level 0 is the base term."""
     matrix = problem.matrix()
-    weights = mg.levels.Geometric().step_weights(level)
+    plan = mg.levels.Geometric().plan(torch.tensor([level]), level)
+    weights = plan.step_weights(1, int(plan.longest[0]))[:, 0]
     mean, second, third = torch.zeros(2, dtype=torch.float64), 0.0, 0.0
     for path in itertools.product(range(3), repeat=len(weights)):
         before = (0, *path[:-1])
@@ -152,7 +153,7 @@ def test_bad_input() -> None:
         accuracy(gradient, problem, problem.start(1), ladder=[], generator=rng())
     with pytest.raises(ValueError, match="an entry for each of the 2 parameters, got 3"):
         accuracy(gradient, [torch.zeros(3)], problem.start(1), ladder=[2], generator=rng())
-    with pytest.raises(ValueError, match="at least 8 rows"):
+    with pytest.raises(ValueError, match="x0 must have ≥ 8 rows for a standard error, got 2"):
         long_run(gradient, problem.start(2), length=4, burn_in=0, generator=rng())
     vague = Reference(problem.average_gradient(2), torch.full((2,), 10.0).double())
     with pytest.raises(ValueError, match="drowns in noise"):

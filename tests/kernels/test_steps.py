@@ -1,4 +1,4 @@
-"""What the driver promises of chains of different lengths, whatever the kernel."""
+"""What holds for chains of different lengths, whatever the kernel."""
 
 from typing import Any
 
@@ -9,16 +9,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import mlmcgrad as mg
-from mlmcgrad.kernels import MALA, RWMH, FromStep
-from mlmcgrad.kernels import base as driver
-from mlmcgrad.types import Plan
+from mlmcgrad.kernels import MALA, RWMH, FromStep, steps
+from mlmcgrad.plan import Plan
 from tests.chains import Counter, rng, run
 
 
 def _plan(lengths: list[int]) -> Plan:
     """Every step has weight 1."""
     ends = torch.tensor(lengths)
-    return Plan(torch.zeros_like(ends), ends, ends[:, None], torch.ones(len(lengths), 1).double())
+    return Plan(torch.zeros_like(ends), ends[:, None], torch.ones(len(lengths), 1).double())
 
 
 def _count(x: Tensor, generator: torch.Generator) -> Tensor:
@@ -75,13 +74,13 @@ def test_noise_is_drawn_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(RWMH, "noise", noise)
     kernel = RWMH(lambda x: -0.5 * x.square().sum(1), 0.5)
-    longest = driver._BLOCK_STEPS
+    longest = steps._BLOCK_STEPS
     run(kernel, torch.zeros(4, 2), _plan([longest + 30, longest + 30, 10, 10]))
     assert blocks == [10, longest, 20]
     blocks.clear()
-    wide = driver._BLOCK_NUMBERS // (4 * driver.STRIDE) - 1  # a little over STRIDE steps fit in
-    run(kernel, torch.zeros(4, wide), _plan([2 * driver.STRIDE] * 4))
-    assert blocks == [driver.STRIDE, driver.STRIDE]
+    wide = steps._BLOCK_NUMBERS // (4 * steps.STRIDE) - 1  # a little over STRIDE steps fit in
+    run(kernel, torch.zeros(4, wide), _plan([2 * steps.STRIDE] * 4))
+    assert blocks == [steps.STRIDE, steps.STRIDE]
 
 
 def test_rejections_are_merged() -> None:
@@ -97,7 +96,7 @@ def test_rejections_are_merged() -> None:
 
 def test_x0_is_needed_and_kept_as_it_was() -> None:
     kernel = RWMH(lambda x: -0.5 * x.square().sum(1), 1.0)
-    with pytest.raises(ValueError, match="x0=None: RWMH needs a state"):
+    with pytest.raises(ValueError, match=r"x0 must be a tensor .* chain of RWMH .* got None"):
         run(kernel, None, _plan([1]))
     x0 = torch.zeros(3, 2)
     run(kernel, x0, _plan([4, 4, 4]))

@@ -1,4 +1,4 @@
-"""One differentiation of the decoder that serves decoder and encoder.
+"""States with two weights: one differentiation of the decoder serves decoder and encoder.
 
 With ℓ_j = −log p_θ(y, z_j), θ takes Σ_j c_j ∇_θ ℓ_j over the states of the chains, and φ takes
 Σ_j b_j ∂ℓ_j/∂z_j over the first k draws, which are states of the chains too. The backward pass of
@@ -6,19 +6,19 @@ With ℓ_j = −log p_θ(y, z_j), θ takes Σ_j c_j ∇_θ ℓ_j over the states
 without a weight for θ take a backward pass for φ alone, which leaves the parameters out.
 
 Most of the states hardly matter: with a spread of 20 nats one candidate of a step has all the
-weight. `thin` leaves them out at random without changing the expectation.
+weight. `thinned` leaves them out at random without changing the expectation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from mlmcgrad.measure import Measure, certainty, concatenate, systematic
+from mlmcgrad.backward import WeightedBackward
+from mlmcgrad.measure import Measure, certainty, concatenate, thin
 
 # b/c is taken where it is below this; in float32 a larger one could amplify an underflow.
 _LARGEST_RATIO = 1e6
@@ -32,25 +32,12 @@ class States:
     phi: Tensor  # (points,) float64: b_j
     draw: Tensor  # (points,) int64: number of the state among the first draws, or −1
 
-    def __getitem__(self, rows: Tensor) -> States:
-        return States(self.theta[rows], self.phi[rows], self.draw[rows])
-
-
-@dataclass(frozen=True)
-class Slopes:
-    """What `differentiate` found, mean over the data."""
-
-    theta: tuple[Tensor, ...]  # Σ_j c_j ∇_θ ℓ_j
-    draws: Tensor  # (first draws, latent): b_j ∂ℓ_j/∂z_j
-    value: float  # Σ_j c_j ℓ_j
-    count: int  # states that were differentiated
-
 
 def of_blocks(theta: Measure, phi: Tensor) -> States:
     """States of i-SIR: every chain begins with the first draws.
 
     Args:
-        theta: the measure as `ISIR` emits it, chain by chain.
+        theta: the measure as `ISIR` yields it, chain by chain.
         phi: b, (chains, k).
     """
     position = torch.arange(phi.shape[1], device=phi.device)
@@ -81,7 +68,7 @@ def side_by_side(theta: Measure, draws: Tensor, phi: Tensor) -> States:
     )
 
 
-def thin(states: States, threshold: Tensor, phi: float, generator: torch.Generator) -> States:
+def thinned(states: States, threshold: Tensor, phi: float, generator: torch.Generator) -> States:
     """Leave out states of small weight at random; the expectation of both gradients stays.
 
     A state is kept with the probability min(1, max(|c|/threshold, b/phi)), and its weights are
@@ -97,10 +84,8 @@ def thin(states: States, threshold: Tensor, phi: float, generator: torch.Generat
     probability = torch.maximum(
         certainty(states.theta.coefficient, threshold), certainty(states.phi, phi)
     )
-    keep = systematic(probability, states.theta.owner, generator)
-    kept, p = states[keep], probability[keep]
-    theta = Measure(kept.theta.points, kept.theta.owner, kept.theta.coefficient / p)
-    return States(theta, kept.phi / p, kept.draw)
+    theta, keep = thin(states.theta, probability, generator)
+    return States(theta, states.phi[keep] / probability[keep], states.draw[keep])
 
 
 def differentiate(
@@ -108,10 +93,11 @@ def differentiate(
     parameters: tuple[Tensor, ...],
     states: States,
     y: Tensor,
+    *,
     draws: int,
     chunk: int,
-) -> Slopes:
-    """Both gradients, in chunks of states.
+) -> tuple[tuple[Tensor, ...], Tensor, float, int]:
+    """Both gradients, mean over the data, in chunks of states.
 
     Args:
         loss: ℓ(z, y), (rows,).
@@ -120,32 +106,26 @@ def differentiate(
         y: data, (batch, …).
         draws: the number of first draws, batch·k.
         chunk: states in one backward pass.
+
+    Returns:
+        Σ_j c_j ∇_θ ℓ_j; the slopes b_j ∂ℓ_j/∂z_j, (draws, latent); Σ_j c_j ℓ_j; and the number of
+        states that were differentiated.
     """
-    c, b = states.theta.coefficient, states.phi
-    theta = [torch.zeros_like(p) for p in parameters]
-    points = states.theta.points
-    slope, value = points.new_zeros(draws, *points.shape[1:]), 0.0
-
-    def backward(rows: Tensor, weight: Tensor, inputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
-        z = points[rows].requires_grad_()
-        with torch.enable_grad():
-            losses = loss(z, y[states.theta.owner[rows]])
-            scalar = (weight.to(losses.dtype) * losses).sum() / len(y)
-        return scalar.item(), *torch.autograd.grad(scalar, (*inputs, z))
-
-    along = (c != 0.0) & (b <= _LARGEST_RATIO * c.abs())  # φ is served by the pass of θ
+    measure, b, draw = states.theta, states.phi, states.draw
+    c = measure.coefficient
+    slopes = measure.points.new_zeros(draws, *measure.points.shape[1:])
+    both = WeightedBackward(loss, (y,), divisor=len(y), parameters=parameters)
+    served = (c != 0.0) & (b <= _LARGEST_RATIO * c.abs())  # φ is served by the pass of θ
     for rows in c.nonzero()[:, 0].split(chunk):
-        amount, *gradients, at_z = backward(rows, c[rows], parameters)
-        for total, gradient in zip(theta, gradients, strict=True):
-            total += gradient
-        value += amount
-        inside = along[rows] & (b[rows] != 0.0)
+        at_z = both.add_with_slopes(measure[rows])
+        inside = served[rows] & (b[rows] != 0.0)
         ratio = (b[rows] / c[rows])[inside].to(at_z.dtype)
-        slope[states.draw[rows[inside]]] = ratio[:, None] * at_z[inside]
-    alone = ((b != 0.0) & ~along).nonzero()[:, 0]
-    for rows in alone.split(chunk):
-        slope[states.draw[rows]] = backward(rows, b[rows], ())[1]
-    return Slopes(tuple(theta), slope, value, int((c != 0.0).sum()) + len(alone))
+        slopes[draw[rows[inside]]] = ratio[:, None] * at_z[inside]
+    only_phi = WeightedBackward(loss, (y,), divisor=len(y), parameters=())
+    weighted = Measure(measure.points, measure.owner, b)
+    for rows in ((b != 0.0) & ~served).nonzero()[:, 0].split(chunk):
+        slopes[draw[rows]] = only_phi.add_with_slopes(weighted[rows])
+    return both.gradients(), slopes, both.value, both.count + only_phi.count
 
 
-__all__ = ["Slopes", "States", "differentiate", "of_blocks", "side_by_side", "thin"]
+__all__ = ["States", "differentiate", "of_blocks", "side_by_side", "thinned"]

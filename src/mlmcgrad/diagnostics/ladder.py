@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from mlmcgrad.diagnostics.reference import Known, Reference, as_reference
 from mlmcgrad.diagnostics.slopes import Fit, fit_line, fit_power
 from mlmcgrad.diagnostics.strata import Sampler, Stratum
 from mlmcgrad.estimators import MLMC, Average
 from mlmcgrad.gradient import MarkovGradient
-from mlmcgrad.types import Plan
+from mlmcgrad.kernels.base import Start
+from mlmcgrad.plan import Plan
 
 _Z = 1.959963984540054  # of the 95 % confidence interval
 _RESAMPLES = 100
@@ -67,8 +67,8 @@ class Accuracy:
     """A ladder of truncations, and the lines through it from a chain length on.
 
     The theory's slopes are those of chains much longer than the mixing time. Rungs share strata,
-    so their errors are dependent; standard errors of slopes are therefore found by drawing the
-    strata anew from their normal approximation (parametric bootstrap).
+    so their errors are dependent; standard errors of slopes are therefore found by resampling
+    the strata from their normal approximation (parametric bootstrap).
     """
 
     rungs: tuple[Rung, ...]
@@ -132,7 +132,7 @@ class Accuracy:
 def accuracy(
     gradient: MarkovGradient,
     reference: Known,
-    x0: Tensor | None,
+    x0: Start,
     *context: object,
     ladder: Sequence[int],
     generator: torch.Generator,
@@ -152,7 +152,7 @@ def accuracy(
         generator: source of all randomness.
         replicates: chains of length 1; longer ones get fewer, so that all cost about the same.
         least: replicates that the longest chains get nevertheless.
-        report: told the share that is done.
+        report: called with the share that is done.
     """
     known = as_reference(reference, gradient)
     sampler = Sampler(gradient, x0, context, generator)
@@ -179,7 +179,7 @@ def _multilevel(
 ) -> tuple[list[Rung], list[Stratum]]:
     law, base = estimator.levels, estimator.base
     top = dataclasses.replace(estimator, truncation=float(ladder[-1]))
-    highest = top.truncation_level(1)
+    highest = top.truncation_level()
     strata: list[Stratum] = []
     for k in range(highest + 1):
         level = k or highest + 1  # beyond the truncation: the base term alone
@@ -189,8 +189,8 @@ def _multilevel(
     rungs = []
     for truncation in ladder:
         mlmc = dataclasses.replace(estimator, truncation=float(truncation))
-        kappa = mlmc.truncation_level(1)
-        lengths = mlmc.plan(replicates, 1, sampler.generator).lengths
+        kappa = mlmc.truncation_level()
+        lengths = mlmc.plan(replicates, None, sampler.generator).longest
         rungs.append(
             Rung(
                 truncation=float(truncation),
@@ -198,14 +198,14 @@ def _multilevel(
                 shares=(law.survival(kappa), *(law.pmf(k) for k in range(1, kappa + 1))),
                 strata=tuple(range(kappa + 1)),
                 cost=float(lengths.double().mean()),
-                expected_cost=mlmc.expected_length(1),
+                expected_cost=mlmc.expected_length(),
             )
         )
     return rungs, strata
 
 
 def _at_level(estimator: MLMC, level: int, chains: int) -> Plan:
-    return estimator.plan_for(torch.full((chains,), level), 1)
+    return estimator.plan_for(torch.full((chains,), level))
 
 
 def _average(
@@ -219,10 +219,10 @@ def _average(
     rungs, strata = [], []
     for i, length in enumerate(ladder):
         average = dataclasses.replace(estimator, length=float(length))
-        plan = partial(average.plan, n=1, generator=sampler.generator)
+        plan = partial(average.plan, n=None, generator=sampler.generator)
         strata.append(sampler.draw(plan, max(least, replicates // length)))
         cost = float(strata[-1].length)
-        rungs.append(Rung(float(length), length, (1.0,), (i,), cost, average.expected_length(1)))
+        rungs.append(Rung(float(length), length, (1.0,), (i,), cost, average.expected_length()))
         report((i + 1) / len(ladder))
     return rungs, strata
 

@@ -1,0 +1,153 @@
+"""Kernels that move all chains one step at a time, and the loop that runs them.
+
+Chains are sorted by length, so the ones still running are always the first `active` rows: when
+some end, the others are a slice, and no work is done for a finished chain. Steps are made in
+blocks; noise is drawn for a block at a time, and the trajectory of a block becomes a measure
+before the next one starts, so memory does not depend on the length of the chains.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar, final
+
+import torch
+from torch import Tensor
+
+from mlmcgrad.kernels.base import Context, Outcome, Pieces, Start, count_states, take
+from mlmcgrad.measure import Measure, merge, merge_runs
+from mlmcgrad.plan import Plan
+
+S = TypeVar("S", bound="tuple[Tensor, ...]")
+
+# Numbers in the trajectory of one block, and its steps: enough to make the cost per block
+# vanish, small enough to stay in the cache. A constant, because the noise depends on it.
+_BLOCK_NUMBERS = 2**18
+_BLOCK_STEPS = 1024
+# Long blocks are a multiple of this, so that compiled kernels can take as many steps at a time.
+STRIDE = 8
+
+
+class Walk(NamedTuple, Generic[S]):
+    """Some steps of all chains."""
+
+    state: S  # after the last step
+    path: Tensor  # (steps, chains, *shape): the position after each step
+    moved: Tensor  # (steps, chains) bool: whether a step changed the position
+    valid: Tensor | None  # (steps, chains) bool: false for a proposal that could not be used
+
+
+class StepKernel(ABC, Generic[S]):
+    """A kernel that moves all chains one step at a time; `run` comes for free.
+
+    A state is a NamedTuple of tensors with the chains in front, its first field is the position x;
+    the others are what the next step needs and must not be computed again.
+    """
+
+    @abstractmethod
+    def start(self, x: Tensor, context: Context) -> tuple[S, int]:
+        """State at x, and the density evaluations it took for each chain."""
+
+    @abstractmethod
+    def noise(self, steps: int, x: Tensor, generator: torch.Generator) -> Any:
+        """Randomness for a block of steps, in the form that `walk` takes it."""
+
+    @abstractmethod
+    def walk(self, state: S, noise: Any, context: Context) -> list[Walk[S]]:
+        """Make a block of steps, in one or several pieces; `steps` makes them one by one."""
+
+    @property
+    @abstractmethod
+    def evaluations_per_step(self) -> int:
+        """Density evaluations that one step of one chain takes."""
+
+    @final
+    def chains(self, x0: Start, context: Context) -> int:
+        """One for each row of x0."""
+        return count_states(x0, type(self).__name__)
+
+    @final
+    def run(self, x0: Start, context: Context, plan: Plan, generator: torch.Generator) -> Pieces:
+        """Run every chain for its planned length; its measure comes block by block."""
+        plan = plan.to(x0.device)
+        lengths = plan.longest
+        order = lengths.argsort(descending=True, stable=True)
+        plan, context = plan.select(order), take(context, order)
+        last = torch.empty_like(x0)
+        state, at_start = self.start(x0.detach()[order], context)
+        carried = torch.zeros(len(order), dtype=torch.float64, device=x0.device)
+        step, accepted, invalid = 0, 0, 0
+
+        for active, end in _segments(plan.longest):
+            state, carried = type(state)(*(s[:active] for s in state)), carried[:active]
+            context, order = take(context, slice(active)), order[:active]
+            plan = plan.select(slice(active))
+            while step < end:
+                count = min(end - step, _block_steps(state[0]))
+                with torch.no_grad():
+                    noise = self.noise(count, state[0], generator)
+                    walks = self.walk(state, noise, context)
+                path = torch.cat([state[0][None], *(walk.path for walk in walks)])
+                moved = torch.cat([walk.moved for walk in walks])
+                weights = plan.step_weights(step + 1, step + count)
+                measure, carried = merge_runs(path, moved, weights, carried, order)
+                # Discrete states come back again and again: one point each is enough.
+                yield measure if path.is_floating_point() else merge(measure)
+                accepted += int(moved.sum())
+                invalid += sum(int((~walk.valid).sum()) for walk in walks if walk.valid is not None)
+                state, step = walks[-1].state, step + count
+            ended = plan.longest == end
+            last[order[ended]] = state[0][ended]
+            keep = ended & (carried != 0.0)
+            yield Measure(state[0][keep], order[keep], carried[keep])
+
+        transitions = int(lengths.sum())
+        evaluations = at_start * len(lengths) + self.evaluations_per_step * transitions
+        return Outcome(last, evaluations, accepted, invalid)
+
+
+def _as_it_is(valid: Tensor) -> Tensor:
+    return valid
+
+
+def steps(
+    advance: Callable[[S, Any, Context], tuple[S, Tensor, tuple[Tensor, ...]]],
+    state: S,
+    noise: Iterable[Any],
+    context: Context,
+    valid: Callable[..., Tensor] = _as_it_is,
+) -> Walk[S]:
+    """Make steps one by one.
+
+    Args:
+        advance: one step of all chains from a state with the noise of the step: the next state;
+            which chains moved, (chains,) bool; tensors that say which proposals were valid, if
+            any can be invalid.
+        state: where the chains are.
+        noise: that of each step.
+        context: what the user's functions take after x.
+        valid: makes of these tensors, with the steps in front, (steps, chains) bool.
+    """
+    path, moves, signs = [], [], []
+    for one in noise:
+        state, moved, sign = advance(state, one, context)
+        path.append(state[0])
+        moves.append(moved)
+        signs.append(sign)
+    seen = [torch.stack(field) for field in zip(*signs, strict=True)]
+    return Walk(state, torch.stack(path), torch.stack(moves), valid(*seen) if seen else None)
+
+
+def _segments(lengths: Tensor) -> Iterator[tuple[int, int]]:
+    """(chains still running, step until which they all run), for lengths in descending order."""
+    for end in lengths.unique().tolist():
+        yield int((lengths >= end).sum()), int(end)
+
+
+def _block_steps(x: Tensor) -> int:
+    steps = max(1, min(_BLOCK_STEPS, _BLOCK_NUMBERS // max(1, x.numel())))
+    return steps if steps < STRIDE else steps - steps % STRIDE
+
+
+__all__ = ["STRIDE", "StepKernel", "Walk", "steps"]

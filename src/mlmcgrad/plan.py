@@ -1,0 +1,73 @@
+"""The signed measure on lengths that an estimator is: Ĥ = Σ_j a_j H^{(p_j)}, Σ_j a_j = 1.
+
+H^{(p)} is the estimate that a simulation of length p gives. The measure is stored as weights a
+step, w_j = a_j / p_j, so that what must cancel does so to an exact 0 (burn-in, and the first steps
+of the paper's estimator).
+
+For a Markov chain H^{(p)} is the average over the first p steps, so step i has the weight
+
+    Σ_{j : p_j ≥ i} w_j,
+
+which is piecewise constant with few pieces: a plan takes the same room for a chain of two steps
+and of two million.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long each chain runs, and the weight of the estimate at each of a few lengths."""
+
+    levels: Tensor  # (chains,) int64: the level K drawn; 0 where the estimator has no levels
+    lengths: Tensor  # (chains, terms) int64: p_j, non-decreasing along the terms
+    weights: Tensor  # (chains, terms) float64: w_j = a_j / p_j
+
+    @property
+    def longest(self) -> Tensor:
+        """Length of each simulation, (chains,): the largest p_j."""
+        return self.lengths[:, -1]
+
+    @property
+    def largest_step_weight(self) -> Tensor:
+        """Size of the largest weight of a step of each chain, (chains,)."""
+        return torch.stack([value for _, value in self._pieces], 1).abs().amax(1)
+
+    def step_weights(self, first: int, last: int) -> Tensor:
+        """Weights of the steps first … last of chains (counted from 1): (steps, chains)."""
+        return self.at(torch.arange(first, last + 1, device=self.lengths.device)[:, None])
+
+    def at(self, steps: Tensor, chains: Tensor | slice = slice(None)) -> Tensor:
+        """Weights of single steps of chains, counted from 1.
+
+        Args:
+            steps: they broadcast against the chains.
+            chains: which chain each belongs to; by default all, in order.
+        """
+        weights = self.weights.new_zeros(())
+        for length, value in self._pieces:
+            weights = torch.where(steps <= length[chains], value[chains], weights)
+        return weights
+
+    def select(self, chains: Tensor | slice) -> Plan:
+        """The plan of some of the chains, in the order given."""
+        return Plan(self.levels[chains], self.lengths[chains], self.weights[chains])
+
+    def to(self, device: torch.device) -> Plan:
+        """The same plan with its tensors on another device."""
+        return Plan(self.levels.to(device), self.lengths.to(device), self.weights.to(device))
+
+    @cached_property
+    def _pieces(self) -> list[tuple[Tensor, Tensor]]:
+        """Where each piece of the step weights ends and its value, (chains,) each, last first."""
+        values = self.weights.flip(1).cumsum(1)
+        return list(zip(self.lengths.flip(1).unbind(1), values.unbind(1), strict=True))
+
+
+__all__ = ["Plan"]
