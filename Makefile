@@ -4,10 +4,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 BENCH  := .venv-bench
+CORE   := .venv-core
 # Two test processes with one thread each: torch's own threads would fight them for the cores.
 JOBS   ?= 2
 
-.PHONY: help setup test lint demo bench docs clean
+.PHONY: help setup test lint demo bench docs core clean
 
 help:
 	@echo "make demo   the paper on embedded data: training, claims, figures, a report"
@@ -15,6 +16,7 @@ help:
 	@echo "make lint   ruff and mypy"
 	@echo "make bench  speed against what one would use instead, as ratios"
 	@echo "make docs   the documentation as a site, in site/"
+	@echo "make core   the library in an environment with torch and NumPy only: imports, tests"
 	@echo "make setup  only create .venv"
 
 setup: $(STAMP)
@@ -23,7 +25,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mlmcgrad needs Python 3.11 or newer; name one with make PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,docs]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
 
 test: $(STAMP)
@@ -49,5 +51,14 @@ bench: $(BENCH)/.installed
 docs: $(STAMP)
 	$(BIN)/mkdocs build --strict --quiet
 
+# The library without its extras: whoever installs `mlmcgrad` alone gets torch and NumPy.
+$(CORE)/.installed: pyproject.toml constraints.txt
+	test -x $(CORE)/bin/python || $(PYTHON) -m venv $(CORE)
+	$(CORE)/bin/python -m pip install --quiet -c constraints.txt -e . pytest hypothesis
+	@touch $@
+
+core: $(CORE)/.installed
+	OMP_NUM_THREADS=1 $(CORE)/bin/python tests/core.py
+
 clean:
-	rm -rf $(VENV) $(BENCH) site runs
+	rm -rf $(VENV) $(BENCH) $(CORE) site runs

@@ -1,0 +1,57 @@
+"""What `make core` runs: the core imports and passes its tests with torch and NumPy only.
+
+Test tools aside, nothing else may be installed: an import of an extra fails here.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "mlmcgrad"
+EXTRAS = ("filelock", "jinja2", "matplotlib", "PIL", "pooch", "rich", "scipy", "sklearn", "tyro")
+FOLDERS = ("estimators", "kernels", "optim", "theory", "problems", "diagnostics", "iwae")
+# Each runs in seconds; what takes minutes does not depend on what is installed.
+TESTS = (
+    "test_enumeration.py",
+    "test_gradient_errors.py",
+    "test_levels.py",
+    "test_measure.py",
+    "estimators",
+    "kernels/test_steps.py",
+    "optim",
+    "theory",
+    "problems",
+    "iwae/test_states.py",
+    "diagnostics/test_slopes.py",
+)
+
+
+def modules() -> list[str]:
+    """All modules of the core."""
+    paths = [*PACKAGE.glob("*.py"), *(p for f in FOLDERS for p in (PACKAGE / f).rglob("*.py"))]
+    names = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in paths]
+    return sorted(name.removesuffix(".__init__") for name in names if "__main__" not in name)
+
+
+def main() -> int:
+    """Import every module of the core, then run its tests."""
+    # torch itself needs filelock and jinja2.
+    present = [name for name in EXTRAS if find_spec(name) and name not in ("filelock", "jinja2")]
+    if present:
+        sys.stderr.write(f"not a bare environment: {', '.join(present)} can be imported\n")
+        return 1
+    for name in modules():
+        import_module(name)
+    sys.stdout.write(f"{len(modules())} modules imported\n")
+    sys.path.insert(0, str(ROOT))
+    return pytest.main(["-p", "no:cacheprovider", *(str(ROOT / "tests" / test) for test in TESTS)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
