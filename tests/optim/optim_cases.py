@@ -10,8 +10,15 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from mlmcgrad.optim import Adagrad, AMSGrad, FullAdagrad, RMSProp, StochasticNewton
-from mlmcgrad.optim._base import AdaptiveOptimizer
+from mlmcgrad.optim import (
+    SGD,
+    Adagrad,
+    AdaptiveOptimizer,
+    AMSGrad,
+    FullAdagrad,
+    RMSProp,
+    StochasticNewton,
+)
 from mlmcgrad.schedules import power
 
 Factory: TypeAlias = Callable[..., AdaptiveOptimizer]
@@ -27,10 +34,13 @@ def _row(cls: type[Any], **standard: Any) -> Factory:
 
 GAMMA = power(0.1, -0.5)
 
-# Every optimizer with schedules wherever it takes one; a new optimizer adds one row.
+# Every optimizer with schedules wherever it accepts one; a new optimizer adds one row.
 CASES: dict[str, Factory] = {
+    "SGD": _row(SGD, lr=GAMMA),
+    "SGD, weight decay": _row(SGD, lr=GAMMA, weight_decay=0.1),
     "Adagrad": _row(Adagrad, lr=GAMMA, epsilon=power(2.0, 0.1), clip=power(0.5, 0.2)),
-    "AMSGrad": _row(AMSGrad, lr=GAMMA, rho2=0.9, delta=1e-4, epsilon=power(0.5, 0.3)),
+    "AMSGrad": _row(AMSGrad, lr=GAMMA, rho2=0.9, delta=1e-4, clip=power(0.7, 0.15)),
+    "AMSGrad, weight decay": _row(AMSGrad, lr=GAMMA, rho2=0.9, clip=2.0, weight_decay=0.1),
     "RMSProp": _row(RMSProp, lr=GAMMA, rho=0.8, delta=1e-4, clip=power(0.5, 0.2)),
     "FullAdagrad": _row(FullAdagrad, lr=GAMMA, delta=1e-2, clip=power(0.5, 0.2)),
     "StochasticNewton": _row(StochasticNewton, lr=GAMMA, lower=0.1, upper=2.0),
@@ -72,7 +82,7 @@ def recorded_noise(params: list[Tensor], steps: int) -> list[list[float]]:
 
 
 def run(optimizer: AdaptiveOptimizer, params: list[Tensor], first: int, last: int) -> None:
-    """Steps first … last with `fill_gradients`, and curvature pairs where they are taken."""
+    """Steps first … last with `fill_gradients`, and curvature pairs where they are used."""
     for n in range(first, last + 1):
         fill_gradients(params, n)
         if isinstance(optimizer, StochasticNewton):
@@ -98,7 +108,7 @@ def saved_and_loaded(state: Any) -> Any:
     return torch.load(buffer, weights_only=True)
 
 
-def close(found: list[float], expected: list[float], tolerance: float = 1e-12) -> bool:
+def close(values: list[float], expected: list[float], tolerance: float = 1e-12) -> bool:
     """Equality up to a tolerance, relative where numbers are large."""
-    pairs = zip(found, expected, strict=True)
+    pairs = zip(values, expected, strict=True)
     return all(math.isclose(x, y, rel_tol=tolerance, abs_tol=tolerance) for x, y in pairs)

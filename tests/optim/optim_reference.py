@@ -1,4 +1,4 @@
-"""Slow references in pure Python floats, written from PAPER.md sections 3 and 4.
+"""Slow references in pure Python floats, written from the paper's Sections 2 and 3.
 
 They keep the paper's indices: iteration n = 0, 1, …; γ_{n+1}, ε_{n+1} at iteration n; M_n with the
 gradient of iteration n. Nothing here knows of torch.

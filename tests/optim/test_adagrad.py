@@ -50,15 +50,15 @@ def test_equals_the_scalar_reference(
 def test_equals_torch_when_steps_are_rescaled() -> None:
     # torch sums squares and adds eps outside the root: γ_n = lr n^{-1/2}, ε → ∞ and no clipping
     # give lr Ĥ / (√Σ Ĥ² + 0).
-    ours, theirs = parameters(WIDE), parameters(WIDE)
+    ours, reference = parameters(WIDE), parameters(WIDE)
     first = Adagrad(ours, lr=power(0.1, -0.5), epsilon=1e15)
-    second = torch.optim.Adagrad(theirs, lr=0.1, eps=0.0)
+    second = torch.optim.Adagrad(reference, lr=0.1, eps=0.0)
     for n in range(1, 201):
         fill_gradients(ours, n)
-        fill_gradients(theirs, n)
+        fill_gradients(reference, n)
         first.step()
         second.step()
-    assert close(values(ours), values(theirs))
+    assert close(values(ours), values(reference))
 
 
 def test_the_average_is_over_the_gradients_a_parameter_had() -> None:
@@ -66,16 +66,16 @@ def test_the_average_is_over_the_gradients_a_parameter_had() -> None:
     # except for the schedules, which are constant here.
     a, b = torch.ones(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
     both = Adagrad([a, b], lr=0.1, epsilon=1.0)
-    alone = torch.ones(2, dtype=torch.float64)
-    single = Adagrad([alone], lr=0.1, epsilon=1.0)
+    c = torch.ones(2, dtype=torch.float64)
+    single = Adagrad([c], lr=0.1, epsilon=1.0)
     for n in range(1, 21):
         a.grad = torch.full_like(a, 0.5)
         b.grad = 2.0 * b if n % 2 == 0 else None
         both.step()
         if n % 2 == 0:
-            alone.grad = 2.0 * alone
+            c.grad = 2.0 * c
             single.step()
-    assert torch.equal(b, alone)
+    assert torch.equal(b, c)
 
 
 def test_bounds_are_those_of_the_paper() -> None:

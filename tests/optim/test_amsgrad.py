@@ -22,15 +22,15 @@ from tests.optim.optim_reference import amsgrad
 
 @pytest.mark.parametrize("foreach", [True, False])
 @pytest.mark.parametrize(
-    ("lr", "rho1", "rho2", "epsilon"),
+    ("lr", "rho1", "rho2", "clip"),
     [
-        (power(0.05, -0.5), 0.9, 0.999, power(0.5, 0.3)),
+        (power(0.05, -0.5), 0.9, 0.999, power(0.7, 0.15)),
         (power(0.05, -0.5), 0.9, 0.9, lambda n: math.inf),
-        (lambda n: 0.01, 0.0, 0.0, power(2.0, 0.0)),
+        (lambda n: 0.01, 0.0, 0.0, power(1.5, 0.0)),
     ],
 )
 def test_equals_the_scalar_reference(
-    foreach: bool, lr: Schedule, rho1: float, rho2: float, epsilon: Schedule
+    foreach: bool, lr: Schedule, rho1: float, rho2: float, clip: Schedule
 ) -> None:
     params = parameters(WIDE)
     noise = recorded_noise(params, 200)
@@ -42,9 +42,9 @@ def test_equals_the_scalar_reference(
         rho1,
         rho2,
         1e-4,
-        epsilon,
+        lambda n: clip(n) ** 2,  # the paper's ε_n
     )
-    optimizer = AMSGrad(params, lr, rho1, rho2, 1e-4, epsilon, foreach=foreach)
+    optimizer = AMSGrad(params, lr, rho1=rho1, rho2=rho2, delta=1e-4, clip=clip, foreach=foreach)
     run(optimizer, params, 1, 200)
     assert close(values(params), expected)
 
@@ -52,19 +52,19 @@ def test_equals_the_scalar_reference(
 def test_equals_torch_when_steps_undo_the_bias_correction() -> None:
     # torch divides m by 1−β1^n and √Ŵ by √(1−β2^n), with eps outside the root: the same steps come
     # from γ_n = lr √(1−ρ2^n) / (1−ρ1^n), δ → 0 and no clipping.
-    ours, theirs = parameters(WIDE), parameters(WIDE)
+    ours, reference = parameters(WIDE), parameters(WIDE)
 
     def gamma(n: int) -> float:
         return 0.01 * math.sqrt(1 - 0.99**n) / (1 - 0.9**n)
 
     first = AMSGrad(ours, lr=gamma, rho1=0.9, rho2=0.99, delta=1e-30)
-    second = torch.optim.Adam(theirs, lr=0.01, betas=(0.9, 0.99), eps=0.0, amsgrad=True)
+    second = torch.optim.Adam(reference, lr=0.01, betas=(0.9, 0.99), eps=0.0, amsgrad=True)
     for n in range(1, 201):
         fill_gradients(ours, n)
-        fill_gradients(theirs, n)
+        fill_gradients(reference, n)
         first.step()
         second.step()
-    assert close(values(ours), values(theirs))
+    assert close(values(ours), values(reference))
 
 
 def test_the_first_step_is_not_corrected_for_bias() -> None:
@@ -75,21 +75,21 @@ def test_the_first_step_is_not_corrected_for_bias() -> None:
 
 
 def test_bounds_are_those_of_the_paper() -> None:
-    epsilon = power(0.5, 0.3)
-    optimizer = AMSGrad(parameters(), 0.1, rho2=0.9, delta=0.25, epsilon=epsilon)
+    clip = power(0.7, 0.15)
+    optimizer = AMSGrad(parameters(), 0.1, rho2=0.9, delta=0.25, clip=clip)
     assert optimizer.preconditioner_bounds(1) == (0.0, 2.0)  # ε̲_0 = 0
     for n in (2, 5, 40):
-        expected = (0.25 + epsilon(n - 1) * (1 - 0.9 ** (n - 1))) ** -0.5
+        expected = (0.25 + clip(n - 1) ** 2 * (1 - 0.9 ** (n - 1))) ** -0.5
         lower, upper = optimizer.preconditioner_bounds(n)
         assert math.isclose(lower, expected, rel_tol=1e-15)
         assert upper == 2.0
 
 
-@pytest.mark.parametrize("epsilon", [power(0.5, 0.3), power(0.5, -0.3)])
-def test_bounds_hold_for_the_matrix_of_the_step_before(epsilon: Schedule) -> None:
-    # ε̲_{n−1} bounds A_{n−2}, the matrix that step n − 1 used; also where ε decreases.
+@pytest.mark.parametrize("clip", [power(0.7, 0.15), power(0.7, -0.15)])
+def test_bounds_hold_for_the_matrix_of_the_step_before(clip: Schedule) -> None:
+    # ε̲_{n−1} bounds A_{n−2}, the matrix that step n − 1 used; also where M decreases.
     params = parameters()
-    optimizer = CASES["AMSGrad"](params, epsilon=epsilon)
+    optimizer = CASES["AMSGrad"](params, clip=clip)
     tightest = 0.0
     for n in range(1, 101):
         fill_gradients(params, n, scale=10.0)
@@ -115,7 +115,7 @@ def test_without_clipping_the_lower_bound_is_zero() -> None:
         ({"rho2": math.nan}, r"rho2 must be in \[0, 1\), got nan"),
         ({"delta": 0.0}, r"delta must be a finite number > 0, got 0\.0"),
         ({"delta": -1.0}, r"delta must be a finite number > 0, got -1\.0"),
-        ({"epsilon": 0.0}, r"epsilon must be a number > 0 .*, got 0\.0"),
+        ({"clip": 0.0}, r"clip must be a number > 0 .*, got 0\.0"),
     ],
 )
 def test_refuses_bad_hyperparameters(changes: dict[str, float], match: str) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -41,11 +42,18 @@ def test_bounds_count_steps_from_one(n: int) -> None:
         CASES["Adagrad"](parameters()).preconditioner_bounds(n)
 
 
-def test_learning_rate_is_that_of_the_step() -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_steps_may_be_numpy_integers(name: str) -> None:
+    optimizer, four = CASES[name](parameters()), np.int32(4)
+    assert optimizer.lr_at(four) == optimizer.lr_at(4)
+    assert optimizer.preconditioner_bounds(four) == optimizer.preconditioner_bounds(4)
+
+
+def test_lr_at_is_the_step_size_of_that_step() -> None:
     params = parameters()
     optimizer = CASES["Adagrad"](params)
-    assert optimizer.learning_rate(4) == 0.05
+    assert optimizer.lr_at(4) == 0.05
     run(optimizer, params, 1, 4)
     assert optimizer.param_groups[0]["lr"] == 0.05  # what step 4 used
     fixed = CASES["Adagrad"](parameters(), lr=0.3)
-    assert fixed.learning_rate(9) == 0.3
+    assert fixed.lr_at(9) == 0.3

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,10 +20,26 @@ def test_ranges_include_the_right_ends() -> None:
         NON_NEGATIVE.check("lr", math.inf, " at step n=3")
 
 
-@pytest.mark.parametrize("bad", ["0.1", None, True, torch.tensor(0.1)])
+@pytest.mark.parametrize(
+    "bad",
+    ["0.1", None, True, 1j, np.bool_(True), torch.tensor(True), torch.tensor([0.1]), np.ones(1)],
+)
 def test_what_is_not_a_number_is_a_type_error(bad: object) -> None:
     with pytest.raises(TypeError, match="lr must be a number or a schedule"):
         NON_NEGATIVE.check("lr", bad)
+
+
+def test_a_schedule_where_only_a_number_is_accepted() -> None:
+    with pytest.raises(TypeError, match=r"rho must be a number, got .* in param group 0"):
+        DECAY.check("rho", lambda n: 0.5, " in param group 0")
+
+
+@pytest.mark.parametrize("number", [np.float32(0.5), np.float64(0.5), torch.tensor(0.5)])
+def test_numbers_of_numpy_and_torch_become_floats(number: object) -> None:
+    value = NON_NEGATIVE.check("lr", number)
+    assert type(value) is float
+    assert value == 0.5
+    assert type(NON_NEGATIVE.check("lr", np.int64(3))) is float
 
 
 def test_usable_skips_missing_and_empty_gradients() -> None:

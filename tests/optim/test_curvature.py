@@ -31,8 +31,8 @@ def test_hessian_product_equals_the_hessian_by_hand() -> None:
     expected = [sum(h * d for h, d in zip(row, z, strict=True)) for row in hessian]
     direction = [torch.tensor(z[:2], dtype=torch.float64), torch.tensor(z[2:], dtype=torch.float64)]
     loss = a[0] ** 3 * a[1] + (a[0] * b[0]).sin()
-    found = torch.cat(hessian_product(loss, [a, b], direction))
-    assert torch.allclose(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-13, atol=0)
+    product = torch.cat(hessian_product(loss, [a, b], direction))
+    assert torch.allclose(product, torch.tensor(expected, dtype=torch.float64), rtol=1e-13, atol=0)
 
 
 def test_hessian_product_of_a_linear_loss_is_zero() -> None:
@@ -72,15 +72,15 @@ def noisy_replicates(
     update: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], None],
 ) -> torch.Tensor:
     """40 independent estimates from 400 pairs (z, (H + E) z); E has entries N(0, 0.5²)."""
-    rng, found = torch.Generator().manual_seed(8), []
+    rng, estimates = torch.Generator().manual_seed(8), []
     for _ in range(40):
         estimate = torch.eye(3, dtype=torch.float64)
         for k in range(1, 401):
             noise = 0.5 * torch.randn(3, 3, generator=rng, dtype=torch.float64)
             z = torch.randn(3, generator=rng, dtype=torch.float64)
             update(estimate, z, (HESSIAN + noise) @ z, min(1.0, 6.0 / k))
-        found.append(estimate)
-    return torch.stack(found)  # (replicates, 3, 3)
+        estimates.append(estimate)
+    return torch.stack(estimates)  # (replicates, 3, 3)
 
 
 HESSIAN = torch.tensor([[4.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64)

@@ -1,10 +1,16 @@
 from __future__ import annotations
 
-import torch
+import math
+from typing import Any
 
-from mlmcgrad.optim import Adagrad
-from mlmcgrad.optim._elementwise import CACHE_ELEMENTS
-from tests.optim.optim_cases import parameters
+import pytest
+import torch
+from torch.optim.optimizer import Optimizer
+
+from mlmcgrad.optim import SGD, Adagrad, AdaptiveOptimizer, AMSGrad, RMSProp
+from mlmcgrad.optim._elementwise import CACHE_ELEMENTS, Batch, clipped
+from mlmcgrad.schedules import power
+from tests.optim.optim_cases import WIDE, close, fill_gradients, parameters, values
 
 
 def sizes(params: list[torch.Tensor], foreach: bool | None) -> list[list[int]]:
@@ -13,8 +19,7 @@ def sizes(params: list[torch.Tensor], foreach: bool | None) -> list[list[int]]:
     for p in params:
         p.grad = torch.zeros_like(p)
     optimizer.step()
-    batches = optimizer._batches(params, foreach)
-    return [[p.numel() for p in batch.params] for batch in batches]
+    return [[p.numel() for p in members] for members in optimizer._lists(params, foreach)]
 
 
 def test_lists_fit_a_cache_and_keep_the_order() -> None:
@@ -40,13 +45,133 @@ def test_parameters_with_different_counts_are_not_mixed() -> None:
         for i, p in enumerate(params):
             p.grad = torch.ones_like(p) if i in active else None
         optimizer.step()
-    found = [(b.count, [p.numel() for p in b.params]) for b in optimizer._batches(params, True)]
-    assert found == [(2, [1, 3]), (1, [2])]
+    assert [[p.numel() for p in members] for members in optimizer._lists(params, True)] == [
+        [1, 3],
+        [2],
+    ]
 
 
 def test_tensor_subclasses_go_one_by_one() -> None:
-    class Mine(torch.Tensor):
+    class Subclass(torch.Tensor):
         pass
 
-    params = [torch.zeros(1), torch.zeros(2).as_subclass(Mine)]
+    params = [torch.zeros(1), torch.zeros(2).as_subclass(Subclass)]
     assert sizes(params, None) == [[1], [2]]
+
+
+def test_clipped_entries() -> None:
+    [bounded] = clipped([torch.tensor([-3.0, -0.5, 2.0, 5.0])], 2.0)
+    assert bounded.tolist() == [-2.0, -0.5, 2.0, 2.0]
+    grads = [torch.ones(2)]
+    assert clipped(grads, math.inf) is grads
+
+
+SETTINGS: list[tuple[type[Any], dict[str, Any]]] = [
+    (SGD, {}),
+    (Adagrad, {"epsilon": 2.0, "clip": 0.5}),
+    (AMSGrad, {"delta": 1e-4, "clip": 0.5}),
+    (RMSProp, {"rho": 0.9, "delta": 1e-4, "clip": 0.5}),
+]
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+@pytest.mark.parametrize("foreach", [True, False])
+@pytest.mark.parametrize(("cls", "settings"), SETTINGS)
+def test_weight_decay_is_an_l2_penalty(
+    cls: type[Any], settings: dict[str, Any], foreach: bool, maximize: bool
+) -> None:
+    decayed, penalised = parameters(WIDE), parameters(WIDE)
+    settings = {"lr": power(0.1, -0.5), "foreach": foreach, "maximize": maximize, **settings}
+    first: AdaptiveOptimizer = cls(decayed, weight_decay=0.3, **settings)
+    second: AdaptiveOptimizer = cls(penalised, **settings)
+    for n in range(1, 51):
+        fill_gradients(decayed, n)
+        fill_gradients(penalised, n)
+        before = [p.grad.clone() for p in decayed if p.grad is not None]
+        penalty = sum(0.15 * p.square().sum() for p in penalised)
+        assert isinstance(penalty, torch.Tensor)
+        torch.autograd.backward(-penalty if maximize else penalty)  # adds to the gradients
+        first.step()
+        second.step()
+        assert all(
+            torch.equal(p.grad, g)
+            for p, g in zip(decayed, before, strict=True)
+            if p.grad is not None
+        )
+    assert close(values(decayed), values(penalised))
+
+
+def gamma(n: int) -> float:
+    """Undoes the bias correction of torch's Adam with betas (0.9, 0.99)."""
+    return 0.01 * math.sqrt(1 - 0.99**n) / (1 - 0.9**n)
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+@pytest.mark.parametrize(
+    ("ours", "settings", "torchs", "torch_settings"),
+    [
+        (SGD, {"lr": 0.1}, torch.optim.SGD, {"lr": 0.1}),
+        (
+            Adagrad,
+            {"lr": power(0.1, -0.5), "epsilon": 1e15},
+            torch.optim.Adagrad,
+            {"lr": 0.1, "eps": 0.0},
+        ),
+        (
+            AMSGrad,
+            {"lr": gamma, "rho2": 0.99, "delta": 1e-30},
+            torch.optim.Adam,
+            {"lr": 0.01, "betas": (0.9, 0.99), "eps": 0.0, "amsgrad": True},
+        ),
+        (
+            RMSProp,
+            {"lr": 0.01, "rho": 0.9, "delta": 1e-30},
+            torch.optim.RMSprop,
+            {"lr": 0.01, "alpha": 0.9, "eps": 0.0},
+        ),
+    ],
+)
+def test_weight_decay_is_torchs(
+    ours: type[Any],
+    settings: dict[str, Any],
+    torchs: type[Any],
+    torch_settings: dict[str, Any],
+    maximize: bool,
+) -> None:
+    params, reference = parameters(WIDE), parameters(WIDE)
+    first: Optimizer = ours(params, weight_decay=0.2, maximize=maximize, **settings)
+    second: Optimizer = torchs(reference, weight_decay=0.2, maximize=maximize, **torch_settings)
+    for n in range(1, 101):
+        fill_gradients(params, n)
+        fill_gradients(reference, n)
+        first.step()
+        second.step()
+    assert close(values(params), values(reference))
+
+
+def test_weight_decay_costs_nothing_when_it_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Batch] = []
+    monkeypatch.setattr(SGD, "_update", lambda self, group, batch, rate: seen.append(batch))
+    params = parameters()
+    fill_gradients(params, 1)
+    SGD(params, 0.1).step()
+    assert all(g is p.grad for g, p in zip(seen[0].grads, params, strict=True))
+    SGD(params, 0.1, weight_decay=1e-3).step()
+    assert not any(g is p.grad for g, p in zip(seen[1].grads, params, strict=True))
+
+
+@pytest.mark.parametrize(("cls", "settings"), SETTINGS)
+def test_weight_decay_belongs_to_a_group(cls: type[Any], settings: dict[str, Any]) -> None:
+    a, b = parameters(((2,),)), parameters(((2,),))
+    groups = [{"params": a, "weight_decay": 0.5}, {"params": b}]
+    optimizer: AdaptiveOptimizer = cls(groups, lr=0.1, **settings)
+    for p in (*a, *b):
+        p.grad = torch.zeros_like(p)
+    before = values(b)
+    optimizer.step()
+    assert values(b) == before
+    assert all(abs(x) < abs(y) for x, y in zip(values(a), before, strict=True))
+    for bad in (-0.1, math.nan):
+        with pytest.raises(ValueError, match=r"weight_decay must be a finite number ≥ 0, got"):
+            optimizer.add_param_group({"params": parameters(), "weight_decay": bad})
+    assert len(optimizer.param_groups) == 2

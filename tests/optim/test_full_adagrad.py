@@ -88,16 +88,15 @@ def test_refuses_mixed_or_half_precision() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "match"),
+    ("changes", "match"),
     [
-        ({"delta": 0.0}, ValueError, r"delta must be a finite number > 0, got 0\.0"),
-        ({"clip": 0.0}, ValueError, r"clip must be a number > 0 .*, got 0\.0"),
-        ({"max_dimension": 0}, ValueError, "max_dimension must be at least 1, got 0"),
-        ({"max_dimension": 2.5}, TypeError, r"max_dimension must be an integer, got 2\.5"),
+        ({"delta": 0.0}, r"delta must be a finite number > 0, got 0\.0"),
+        ({"clip": 0.0}, r"clip must be a number > 0 .*, got 0\.0"),
+        ({"max_dimension": 0}, "max_dimension must be an integer ≥ 1, got 0 in param group 0"),
+        ({"max_dimension": 2.5}, r"max_dimension must be an integer ≥ 1, got 2\.5"),
+        ({"max_dimension": True}, "max_dimension must be an integer ≥ 1, got True"),
     ],
 )
-def test_refuses_bad_hyperparameters(
-    changes: dict[str, float], error: type[Exception], match: str
-) -> None:
-    with pytest.raises(error, match=match):
+def test_refuses_bad_hyperparameters(changes: dict[str, float], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
         CASES["FullAdagrad"](parameters(), **changes)

@@ -15,8 +15,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from mlmcgrad.optim import Adagrad, AMSGrad, FullAdagrad, RMSProp, StochasticNewton
-from mlmcgrad.optim._base import AdaptiveOptimizer
+from mlmcgrad.optim import (
+    SGD,
+    Adagrad,
+    AdaptiveOptimizer,
+    AMSGrad,
+    FullAdagrad,
+    RMSProp,
+    StochasticNewton,
+)
 from mlmcgrad.schedules import power
 
 SCALES = torch.logspace(-1, 1, 4, dtype=torch.float64)  # condition number 100
@@ -45,6 +52,9 @@ def noisy(theta: Tensor, rng: torch.Generator) -> Tensor:
 Problem = Callable[[Tensor, torch.Generator], Tensor]
 
 TABLE: list[tuple[type[Any], dict[str, Any], Problem, int, float]] = [
+    (SGD, {"lr": 0.1}, quadratic, 2000, 1e-3),
+    (SGD, {"lr": 0.01}, rosenbrock, 10000, 1e-3),
+    (SGD, {"lr": power(1.0, -0.6)}, noisy, 2000, 0.4),
     (Adagrad, {"lr": power(1.0, -0.5)}, quadratic, 2000, 1e-3),
     (Adagrad, {"lr": power(1.0, -0.5)}, rosenbrock, 2000, 1e-3),
     (Adagrad, {"lr": power(1.0, -0.6)}, noisy, 2000, 0.4),

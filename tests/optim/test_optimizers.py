@@ -9,9 +9,8 @@ import pickle
 import pytest
 import torch
 from torch import Tensor
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, ReduceLROnPlateau
 
-from mlmcgrad.optim._base import AdaptiveOptimizer
+from mlmcgrad.optim import AdaptiveOptimizer
 from tests.optim.optim_cases import (
     CASES,
     GAMMA,
@@ -110,21 +109,21 @@ def test_parameters_without_gradient_are_left_alone(make: Factory) -> None:
 def test_groups_are_independent_and_keep_their_hyperparameters(make: Factory) -> None:
     a, b = parameters(((2,),), seed=1), parameters(((3,),), seed=2)
     together = make([{"params": a, "lr": 0.3}, {"params": b}])
-    alone_a, alone_b = parameters(((2,),), seed=1), parameters(((3,),), seed=2)
-    first, second = make(alone_a, lr=0.3), make(alone_b)
+    c, d = parameters(((2,),), seed=1), parameters(((3,),), seed=2)
+    first, second = make(c, lr=0.3), make(d)
     for n in range(1, 21):
-        for params in (a, b, alone_a, alone_b):
+        for params in (a, b, c, d):
             fill_gradients(params, n)
         for optimizer in (together, first, second):
             optimizer.step()
-    assert values(a) == values(alone_a)
-    assert values(b) == values(alone_b)
+    assert values(a) == values(c)
+    assert values(b) == values(d)
     assert together.param_groups[0]["lr"] == 0.3
     assert together.param_groups[1]["lr"] == GAMMA(20)
 
 
 @every_optimizer
-def test_a_group_added_later_joins_at_the_present_iteration(make: Factory) -> None:
+def test_a_group_added_later_joins_at_the_current_iteration(make: Factory) -> None:
     optimizer, params = with_gradients(make)
     added = parameters(((2,),), seed=9)
     optimizer.add_param_group({"params": added, "lr": lambda n: 0.1 * n})
@@ -152,38 +151,6 @@ def test_closure_is_evaluated_with_gradients(make: Factory) -> None:
 
 
 @every_optimizer
-def test_an_lr_scheduler_and_a_schedule_agree(make: Factory) -> None:
-    driven, scheduled = parameters(), parameters()
-    first, second = make(driven, lr=0.1), make(scheduled, lr=lambda n: 0.1 * 0.5 ** (n - 1))
-    scheduler = LambdaLR(first, lambda epoch: 0.5**epoch)
-    for n in range(1, 11):
-        run(first, driven, n, n)
-        scheduler.step()
-        run(second, scheduled, n, n)
-    assert values(driven) == values(scheduled)
-
-
-@every_optimizer
-def test_other_lr_schedulers_drive_it(make: Factory) -> None:
-    params = parameters()
-    optimizer = make(params, lr=0.1)
-    cosine, plateau = CosineAnnealingLR(optimizer, 4), ReduceLROnPlateau(optimizer, patience=0)
-    for n in range(1, 4):
-        run(optimizer, params, n, n)
-        cosine.step()
-        plateau.step(1.0)
-    assert optimizer.param_groups[0]["lr"] < 0.01
-
-
-@every_optimizer
-def test_a_schedule_and_an_lr_scheduler_exclude_one_another(make: Factory) -> None:
-    optimizer, _ = with_gradients(make)
-    LambdaLR(optimizer, lambda epoch: 1.0)
-    with pytest.raises(ValueError, match="lr of param group 0 is a schedule, but a torch LR sched"):
-        optimizer.step()
-
-
-@every_optimizer
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_gradient_that_is_not_finite_changes_nothing(make: Factory, value: float) -> None:
     named = list(zip(("alpha", "beta", "gamma"), parameters(), strict=True))
@@ -197,7 +164,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing(make: Factory, value: flo
     expected = (
         r"parameter 1 of param group 0 \('beta'\) has 1 entries that are NaN or infinite, out"
     )
-    with pytest.raises(ValueError, match=expected):
+    with pytest.raises(FloatingPointError, match=expected):
         optimizer.step()
     assert snapshot(optimizer) == before
     fill_gradients(params, 4)
@@ -212,7 +179,7 @@ def test_nothing_changes_when_the_last_group_is_bad(make: Factory) -> None:
     fill_gradients([*a, *b], 1)
     b[0].grad = torch.full_like(b[0], math.nan)
     before = snapshot(optimizer)
-    with pytest.raises(ValueError, match="parameter 0 of param group 1 has 2 entries"):
+    with pytest.raises(FloatingPointError, match="parameter 0 of param group 1 has 2 entries"):
         optimizer.step()
     assert snapshot(optimizer) == before
 
@@ -228,7 +195,7 @@ def test_sparse_gradients_are_refused(make: Factory) -> None:
     assert snapshot(optimizer) == before
 
 
-@pytest.mark.parametrize("name", ["Adagrad", "AMSGrad", "RMSProp"])
+@pytest.mark.parametrize("name", ["SGD", "Adagrad", "AMSGrad", "RMSProp"])
 def test_complex_gradients_are_refused(name: str) -> None:
     theta = torch.ones(3, dtype=torch.complex128)
     optimizer = CASES[name]([theta])
@@ -243,43 +210,6 @@ def test_complex_gradients_are_refused(name: str) -> None:
 def test_complex_parameters_are_refused_at_once(name: str) -> None:
     with pytest.raises(TypeError, match="complex128"):
         CASES[name]([torch.ones(3, dtype=torch.complex128)])
-
-
-@every_optimizer
-def test_bad_step_sizes_are_refused(make: Factory) -> None:
-    with pytest.raises(ValueError, match=r"lr must be .*, got -0\.1 in param group 0"):
-        make(parameters(), lr=-0.1)
-    with pytest.raises(ValueError, match=r"lr must be .*, got -1\.0 in param group 1"):
-        make([{"params": parameters()}, {"params": parameters(), "lr": lambda n: -1.0}])
-    with pytest.raises(TypeError, match=r"lr must be a number or a schedule .*, got 'fast'"):
-        make(parameters(), lr="fast")
-
-
-@every_optimizer
-@pytest.mark.parametrize("bad", [-0.5, math.nan, math.inf])
-def test_a_schedule_that_leaves_its_range_changes_nothing(make: Factory, bad: float) -> None:
-    params = parameters()
-    optimizer = make(params, lr=lambda n: 0.1 if n < 4 else bad)
-    run(optimizer, params, 1, 3)
-    fill_gradients(params, 4)
-    before = snapshot(optimizer)
-    with pytest.raises(
-        ValueError, match=r"lr must be .* from its schedule at step n=4 in param gr"
-    ):
-        optimizer.step()
-    assert snapshot(optimizer) == before
-
-
-@every_optimizer
-def test_a_negative_lr_from_an_lr_scheduler_changes_nothing(make: Factory) -> None:
-    params = parameters()
-    optimizer = make(params, lr=0.1)
-    LambdaLR(optimizer, lambda epoch: -1.0)
-    fill_gradients(params, 1)
-    before = snapshot(optimizer)
-    with pytest.raises(ValueError, match=r"lr must be a finite number ≥ 0, got -0\.1"):
-        optimizer.step()
-    assert snapshot(optimizer) == before
 
 
 @every_optimizer

@@ -42,15 +42,15 @@ def test_equals_the_scalar_reference(foreach: bool, clip: Schedule) -> None:
 
 def test_equals_torch_without_regularization() -> None:
     # torch adds eps outside the root: equal for eps = 0 and δ → 0.
-    ours, theirs = parameters(WIDE), parameters(WIDE)
+    ours, reference = parameters(WIDE), parameters(WIDE)
     first = RMSProp(ours, lr=0.01, rho=0.9, delta=1e-30)
-    second = torch.optim.RMSprop(theirs, lr=0.01, alpha=0.9, eps=0.0)
+    second = torch.optim.RMSprop(reference, lr=0.01, alpha=0.9, eps=0.0)
     for n in range(1, 201):
         fill_gradients(ours, n)
-        fill_gradients(theirs, n)
+        fill_gradients(reference, n)
         first.step()
         second.step()
-    assert close(values(ours), values(theirs))
+    assert close(values(ours), values(reference))
 
 
 def test_bounds_hold_for_the_matrix_of_the_step() -> None:

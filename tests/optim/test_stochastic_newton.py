@@ -41,7 +41,9 @@ def test_equals_the_scalar_reference(foreach: bool, averaging: float) -> None:
         lambda n: (pairs[n][0].tolist(), pairs[n][1].tolist()),
         averaging,
     )
-    optimizer = StochasticNewton(params, lr, 0.1, 2.0, averaging=averaging, foreach=foreach)
+    optimizer = StochasticNewton(
+        params, lr, lower=0.1, upper=2.0, averaging=averaging, foreach=foreach
+    )
     for n in range(1, 201):
         fill_gradients(params, n)
         optimizer.observe([pairs[n - 1][0]], [pairs[n - 1][1]])
@@ -50,14 +52,14 @@ def test_equals_the_scalar_reference(foreach: bool, averaging: float) -> None:
 
 
 def test_equal_bounds_are_plain_sgd() -> None:
-    ours, theirs = parameters(), parameters()
+    ours, reference = parameters(), parameters()
     first = StochasticNewton(ours, 0.1, lower=1.0, upper=1.0)
-    second = torch.optim.SGD(theirs, 0.1)
+    second = torch.optim.SGD(reference, 0.1)
     run(first, ours, 1, 50)
     for n in range(1, 51):
-        fill_gradients(theirs, n)
+        fill_gradients(reference, n)
         second.step()
-    assert close(values(ours), values(theirs))
+    assert close(values(ours), values(reference))
 
 
 def test_the_matrix_of_a_step_does_not_know_its_data() -> None:

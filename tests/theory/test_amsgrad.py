@@ -94,4 +94,4 @@ def test_bad_input_is_refused(name: str, value: float) -> None:
 def test_bad_problem_is_refused(name: str, value: float) -> None:
     numbers = {"G": 1.0, "L": 1.0, "gap": 1.0, name: value}
     with pytest.raises(ValueError, match=f"{name} must be .* got {value}"):
-        Problem(PROBLEM.constants, numbers["G"], numbers["L"], numbers["gap"])
+        Problem(PROBLEM.constants, **numbers)

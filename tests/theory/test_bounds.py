@@ -38,7 +38,7 @@ def test_adagrad_by_hand() -> None:
     """n = 1, 2, ε_n = n, M_0 = 2: ε̲_0 = 1, ε̲_1 = (1/4 + 4)^{-1/2} = 2/√17."""
     problem = Problem(Constants(d=1, c1=3.0, c2=5.0, c3=7.0), G=2.0, L=0.5, gap=1.0)
     b = bounds.adagrad(
-        1, problem, gamma=inverse, truncation=doubling, epsilon=float, clipping=lambda n: 2.0 * n
+        1, problem, gamma=inverse, truncation=doubling, epsilon=float, clip=lambda n: 2.0 * n
     )
     weight = 1 + 1 / math.sqrt(17)
     assert b.weight == pytest.approx(weight)
@@ -49,17 +49,17 @@ def test_adagrad_by_hand() -> None:
     assert sum(b.terms.values()) == pytest.approx(b.total)
 
 
-def test_adagrad_keeps_the_largest_clipping() -> None:
-    """clipping 4, 1, 1: the supremum over past thresholds is 4 at n = 1 and stays so."""
-    problem = Problem(Constants(1, 0.0, 0.0, 0.0), G=1.0, L=1.0, gap=1.0)
+def test_adagrad_keeps_the_largest_threshold() -> None:
+    """clip = 4, 1, 1: the supremum over past thresholds is 4 at n = 1 and stays so."""
+    problem = Problem(Constants(1, c1=0.0, c2=0.0, c3=0.0), G=1.0, L=1.0, gap=1.0)
     b = bounds.adagrad(
-        [1, 2], problem, gamma=1.0, truncation=2.0, clipping=lambda n: 4.0 if n == 1 else 1.0
+        [1, 2], problem, gamma=1.0, truncation=2.0, clip=lambda n: 4.0 if n == 1 else 1.0
     )
     assert b.weight == pytest.approx([1 + 1 / math.sqrt(17), 1 + 2 / math.sqrt(17)])
 
 
 def test_amsgrad_by_hand() -> None:
-    """N = 2, δ = 4, ε = 10: ε̲_1 = 1/3, ε̲_2 = 11.5^{-1/2}; b's as in test_amsgrad."""
+    """N = 2, δ = 4, M² = 10: ε̲_1 = 1/3, ε̲_2 = 11.5^{-1/2}; b's as in test_amsgrad."""
     problem = Problem(Constants(d=4, c1=5.0, c2=7.0, c3=0.0), G=2.0, L=3.0, gap=1.0)
 
     def bound(as_printed: bool) -> Bound:
@@ -71,7 +71,7 @@ def test_amsgrad_by_hand() -> None:
             rho1=0.5,
             rho2=0.5,
             delta=4.0,
-            epsilon=10.0,
+            clip=10**0.5,
             as_printed=as_printed,
         )
 
@@ -141,13 +141,13 @@ def test_monotone_in_the_problem(method: Callable[..., Bound]) -> None:
     assert total(Problem(c, G=1.6, L=0.7, gap=2.0)) > base
     assert total(Problem(c, G=1.5, L=0.8, gap=2.0)) > base
     assert total(Problem(c, G=1.5, L=0.7, gap=2.1)) > base
-    assert total(Problem(Constants(2, 5.0, 60.0, 900.0), G=1.5, L=0.7, gap=2.0)) > base
-    assert total(Problem(Constants(2, 4.0, 61.0, 900.0), G=1.5, L=0.7, gap=2.0)) > base
+    assert total(Problem(Constants(2, c1=5.0, c2=60.0, c3=900.0), G=1.5, L=0.7, gap=2.0)) > base
+    assert total(Problem(Constants(2, c1=4.0, c2=61.0, c3=900.0), G=1.5, L=0.7, gap=2.0)) > base
 
 
 def test_limits() -> None:
     """No bias and no variance: only the initial gap; long chains: no bias."""
-    free = Problem(Constants(1, 0.0, 0.0, 0.0), G=1.0, L=1.0, gap=3.0)
+    free = Problem(Constants(1, c1=0.0, c2=0.0, c3=0.0), G=1.0, L=1.0, gap=3.0)
     b = bounds.general([1, 9], free, gamma=0.5, truncation=2.0)
     assert b.total == pytest.approx([2 * 3 / (0.5 * 2), 2 * 3 / (0.5 * 10)])
     long = bounds.general(10, PROBLEM, gamma=0.5, truncation=1e12)
@@ -181,7 +181,7 @@ def test_amsgrad_uses_the_coefficients_of_its_first_step() -> None:
         ),
         (
             lambda: bounds.general(3, PROBLEM, gamma=1.0, truncation=0.5),
-            "truncation must be at least 1, got 0.5 at n = 1",
+            "truncation must be ≥ 1, got 0.5 at n = 1",
         ),
         (
             lambda: bounds.general(3, PROBLEM, gamma=1.0, truncation=2.0, lower=2.0),
@@ -192,7 +192,7 @@ def test_amsgrad_uses_the_coefficients_of_its_first_step() -> None:
             "epsilon must be positive",
         ),
         (
-            lambda: bounds.adagrad(3, PROBLEM, gamma=1.0, truncation=2.0, clipping=math.nan),
+            lambda: bounds.adagrad(3, PROBLEM, gamma=1.0, truncation=2.0, clip=math.nan),
             "finite.* got nan",
         ),
         (
@@ -216,12 +216,12 @@ def test_amsgrad_uses_the_coefficients_of_its_first_step() -> None:
             "truncation must be non-decreasing",
         ),
         (
-            lambda: bounds.amsgrad(3, PROBLEM, gamma=1.0, truncation=2.0, epsilon=power(1.0, -0.5)),
-            "epsilon must be non-decreasing",
+            lambda: bounds.amsgrad(3, PROBLEM, gamma=1.0, truncation=2.0, clip=power(1.0, -0.5)),
+            "clip must be non-decreasing",
         ),
         (
             lambda: bounds.general(10**9, PROBLEM, gamma=inverse, truncation=2.0),
-            "N=1000000000 is too many terms for a schedule given as a function",
+            "N=1000000000 is too many terms for a schedule that is a function",
         ),
     ],
 )

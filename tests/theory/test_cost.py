@@ -36,5 +36,5 @@ def test_large_n_is_level_by_level() -> None:
 
 
 def test_bad_n_is_refused() -> None:
-    with pytest.raises(ValueError, match="N must be an integer of at least 1, got 0"):
+    with pytest.raises(ValueError, match="N must be an integer ≥ 1, got 0"):
         expected_cost(0, 2.0)

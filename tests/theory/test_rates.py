@@ -62,7 +62,7 @@ def test_other_step_exponents() -> None:
     assert (rate.exponent, rate.log_power) == (-0.25, 1.0)
     assert rate.dominant == ("step_change",)
     assert "step_change" not in rates.amsgrad(0.0, 1.0).terms
-    rate = rates.amsgrad(0.5, 1.0, epsilon=0.2)
+    rate = rates.amsgrad(0.5, 1.0, clip=0.1)
     assert (rate.exponent, rate.log_power) == (-0.4, 2.0)
     assert rates.adagrad(0.5, 2.0).exponent == 0.0  # √T_n/n is no longer summable enough
     # no step exponent beats 1/2
@@ -77,19 +77,19 @@ def test_rounded_sums_count_as_equal_exponents() -> None:
 
 def test_erratum_5_adagrad_with_growing_epsilon() -> None:
     """ε̲_n ∝ n^{−M} whatever ε̄ ≥ 0, so the printed leading exponent is too good by ε̄."""
-    corrected = rates.adagrad(0.5, 0.8, clipping=0.1, epsilon=0.1)
-    printed = rates.adagrad(0.5, 0.8, clipping=0.1, epsilon=0.1, as_printed=True)
+    corrected = rates.adagrad(0.5, 0.8, clip=0.1, epsilon=0.1)
+    printed = rates.adagrad(0.5, 0.8, clip=0.1, epsilon=0.1, as_printed=True)
     assert corrected.exponent - printed.exponent == pytest.approx(0.1)
     assert corrected.terms["initial"][0] == pytest.approx(-0.4)
     assert printed.terms["initial"][0] == pytest.approx(-0.5)
-    same = rates.adagrad(0.5, 0.8, clipping=0.1)
-    assert same == rates.adagrad(0.5, 0.8, clipping=0.1, as_printed=True)
+    same = rates.adagrad(0.5, 0.8, clip=0.1)
+    assert same == rates.adagrad(0.5, 0.8, clip=0.1, as_printed=True)
     # the printed condition γ + M < 1 + ε̄ lets through what the corrected one refuses
-    loose = rates.adagrad(0.8, 1.0, 0.3, 0.2, as_printed=True)
+    loose = rates.adagrad(0.8, 1.0, clip=0.3, epsilon=0.2, as_printed=True)
     assert loose.terms["initial"][0] == pytest.approx(-0.1)
-    with pytest.raises(ValueError, match=r"gamma \+ clipping must be less than 1, got 1.1"):
-        rates.adagrad(0.8, 1.0, 0.3, 0.2)
-    assert slope(bounds.adagrad, "weight", clipping=power(1.0, 0.1), epsilon=power(1.0, 0.1)) == (
+    with pytest.raises(ValueError, match=r"gamma \+ clip must be less than 1, got 1.1"):
+        rates.adagrad(0.8, 1.0, clip=0.3, epsilon=0.2)
+    assert slope(bounds.adagrad, "weight", clip=power(1.0, 0.1), epsilon=power(1.0, 0.1)) == (
         pytest.approx(1 - 0.5 - 0.1, abs=0.01)
     )
 
@@ -157,15 +157,15 @@ CASES += [
         {
             "gamma": power(1.0, -0.6),
             "truncation": power(1.0, 0.7),
-            "clipping": power(2.0, 0.15),
+            "clip": power(2.0, 0.15),
             "epsilon": power(1.0, 0.1),
         },
-        rates.adagrad(0.6, 0.7, clipping=0.15, epsilon=0.1),
+        rates.adagrad(0.6, 0.7, clip=0.15, epsilon=0.1),
     ),
     (
         bounds.amsgrad,
-        {"gamma": power(1.0, -0.5), "truncation": power(1.0, 0.5), "epsilon": power(1.0, 0.6)},
-        rates.amsgrad(0.5, 0.5, epsilon=0.6),
+        {"gamma": power(1.0, -0.5), "truncation": power(1.0, 0.5), "clip": power(1.0, 0.3)},
+        rates.amsgrad(0.5, 0.5, clip=0.3),
     ),
 ]
 
@@ -195,12 +195,12 @@ def test_rate_is_the_slope_of_the_whole_bound(alpha: float) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: rates.general(-0.1, 0.5), "gamma must be 0 or positive, got -0.1"),
-        (lambda: rates.general(0.5, -0.5), "alpha must be 0 or positive, got -0.5"),
-        (lambda: rates.general(0.5, 0.5, lower=-0.1), "lower must be 0 or positive"),
+        (lambda: rates.general(-0.1, 0.5), "gamma must be ≥ 0, got -0.1"),
+        (lambda: rates.general(0.5, -0.5), "alpha must be ≥ 0, got -0.5"),
+        (lambda: rates.general(0.5, 0.5, lower=-0.1), "lower must be ≥ 0"),
         (lambda: rates.general(1.0, 0.5), r"gamma \+ lower must be less than 1, got 1"),
-        (lambda: rates.adagrad(0.5, 0.5, clipping=0.5), r"gamma \+ clipping must be less than 1"),
-        (lambda: rates.amsgrad(0.5, 0.5, epsilon=1.0), r"2 gamma \+ epsilon must be less than 2"),
+        (lambda: rates.adagrad(0.5, 0.5, clip=0.5), r"gamma \+ clip must be less than 1"),
+        (lambda: rates.amsgrad(0.5, 0.5, clip=0.5), r"gamma \+ clip must be less than 1"),
         (lambda: rates.amsgrad(math.inf, 0.5), "gamma must be a finite number, got inf"),
         (lambda: rates.general(0.5, 0.0, as_printed=True), "alpha must be positive"),
     ],

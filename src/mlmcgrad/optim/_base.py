@@ -1,19 +1,20 @@
 """What all adaptive optimizers share: θ_n = θ_{n−1} − γ_n A_{n−1} Ĥ_n, for steps n = 1, 2, ….
 
-Index convention. Steps are counted from 1, as torch's users and `mlmcgrad.schedules` count. Step n
-is the paper's iteration n − 1: it takes θ_{n−1} to θ_n with the gradient estimate at θ_{n−1}, the
-matrix A_{n−1} and the step size γ_n, and every hyperparameter that is a sequence is called with n.
+Index convention. Steps are counted from 1, as in torch and in `mlmcgrad.schedules`. Step n is the
+paper's iteration n − 1: it takes θ_{n−1} to θ_n with the gradient estimate at θ_{n−1}, the matrix
+A_{n−1} and the step size γ_n, and every hyperparameter that is a schedule is called with n.
 
-A hyperparameter that may be a sequence is a float or a schedule. A schedule stays with the
+A hyperparameter that may change with n is a number or a schedule. A schedule stays with the
 optimizer; its param group holds the value of the latest step as a float. So `state_dict` contains
-only numbers and tensors, and any torch LR scheduler can drive an `lr` given as a float.
+only numbers and tensors, and any torch LR scheduler can drive an `lr` given as a number. An `lr`
+given as a tensor of dimension 0 stays in its param group and is read at each step, as in torch.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, SupportsIndex, overload
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from mlmcgrad.schedules import Schedule, check_iteration
 
 
 class Supremum:
-    """The supremum of a schedule over 1 … n, computed once when asked for n = 1, 2, … in turn."""
+    """The supremum of a schedule over 1 … n; for n = 1, 2, … in turn each value is taken once."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -42,7 +43,7 @@ class Supremum:
 
 
 class AdaptiveOptimizer(Optimizer, ABC):
-    """Base of the optimizers: hyperparameters, the iteration number, and the order of a step.
+    """Base class of the optimizers: hyperparameters, iteration number, and the order of a step.
 
     Args:
         params: as for every torch optimizer: parameters, named parameters, or param groups.
@@ -50,7 +51,7 @@ class AdaptiveOptimizer(Optimizer, ABC):
     """
 
     _scheduled: ClassVar[Ranges]
-    """Hyperparameters that may be sequences, and the range of their values; `lr` is among them."""
+    """Hyperparameters that may be schedules, and the range of their values; `lr` is among them."""
 
     _fixed: ClassVar[Ranges]
     """Hyperparameters that are numbers."""
@@ -64,7 +65,7 @@ class AdaptiveOptimizer(Optimizer, ABC):
 
     @abstractmethod
     def _check_group(self, group: dict[str, Any], where: str) -> None:
-        """Raise if the optimizer cannot take this param group."""
+        """Raise if the optimizer cannot use this param group."""
 
     @abstractmethod
     def _apply(self, group: dict[str, Any], params: list[Tensor], rate: float) -> None:
@@ -76,29 +77,31 @@ class AdaptiveOptimizer(Optimizer, ABC):
 
     @property
     def iteration(self) -> int:
-        """How many steps were taken: the parameters are θ_n for this n."""
+        """Number of steps taken: the parameters are θ_n for this n."""
         return int(self.param_groups[0]["step"]) if self.param_groups else 0
 
-    def preconditioner_bounds(self, n: int, group: int | None = None) -> tuple[float, float]:
+    def preconditioner_bounds(
+        self, n: SupportsIndex, group: int | None = None
+    ) -> tuple[float, float]:
         """The pair (λ_n, λ̄_n) that the theory uses for step n, that is for A_{n−1}.
 
-        The random iterate has P(R = n−1) ∝ γ_n λ_n with this λ_n. The class says which matrix the
+        The random iterate has P(R = n−1) ∝ γ_n λ_n with this λ_n. Each class says which matrix the
         pair bounds. It depends on the hyperparameters only, never on gradients.
 
         Args:
-            n: step number, from 1.
-            group: a param group; by default the smallest λ and the largest λ̄ over all groups.
+            n: step number, n ≥ 1.
+            group: index of a param group; None for the smallest λ and the largest λ̄ of all groups.
 
         Returns:
-            Lower and upper bound; a lower bound 0 says that the hyperparameters imply none.
+            Lower and upper bound; a lower bound of 0 means that the hyperparameters imply none.
         """
-        check_iteration(n)
+        n = check_iteration(n)
         indices = range(len(self.param_groups)) if group is None else [group]
         lower, upper = zip(*(self._bounds(index, n) for index in indices), strict=True)
         return min(lower), max(upper)
 
-    def learning_rate(self, n: int, group: int = 0) -> float:
-        """γ_n of a param group: its schedule at n, or its present `lr` if that is a number."""
+    def lr_at(self, n: SupportsIndex, group: int = 0) -> float:
+        """γ_n of a param group: its schedule at n, or its current `lr` if that is a number."""
         return self._value(group, "lr", check_iteration(n))
 
     @overload
@@ -112,48 +115,54 @@ class AdaptiveOptimizer(Optimizer, ABC):
         """Take step n = iteration + 1.
 
         Args:
-            closure: evaluates the model again, fills the gradients and returns the loss.
+            closure: evaluates the model, fills the gradients and returns the loss.
 
         Returns:
             What the closure returned.
 
         Raises:
             TypeError: a gradient is sparse or complex.
-            ValueError: a gradient is not finite, or a schedule left its range. In every case
-                parameters, state and iteration number are as before the call.
+            FloatingPointError: a gradient is not finite.
+            ValueError: a schedule left its range. After any of these errors the parameters, the
+                state and the iteration number are as they were before the call.
         """
         loss: float | None = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         n = self.iteration + 1
-        # All that can fail comes first, for all groups, before the first change.
+        # Everything that can fail comes first, for all groups, before the first change.
         values = [
             {name: self._value(index, name, n) for name in self._scheduled}
             for index in range(len(self.param_groups))
         ]
         chosen = usable(self.param_groups)
         for group, current, params in zip(self.param_groups, values, chosen, strict=True):
+            lr = current["lr"]
+            if isinstance(group["lr"], Tensor):
+                del current["lr"]  # the tensor belongs to the user or to an LR scheduler
             group.update(current, step=n)
             if params:
-                lr = current["lr"]
                 self._apply(group, params, lr if group["maximize"] else -lr)
         return loss
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters to optimize; the group joins at the optimizer's present iteration.
+        """Add parameters to optimize; the group joins at the optimizer's current iteration.
 
         Args:
-            param_group: "params" and, optionally, hyperparameters of their own (also schedules).
+            param_group: "params" and, optionally, its own hyperparameters, schedules included.
         """
         where = f" in param group {len(self.param_groups)}"
         group = {**self.defaults, **param_group, "step": self.iteration}
         suprema: dict[str, Supremum] = {}
         for name, allowed in self._scheduled.items():
-            if callable(group[name]):
-                suprema[name] = Supremum(group[name])
-                group[name] = group[name](self.iteration + 1)
-            group[name] = allowed.check(name, group[name], where)
+            value = group[name]
+            if callable(value):
+                suprema[name] = Supremum(value)
+                value = value(self.iteration + 1)
+            number = allowed.check(name, value, where)
+            if name != "lr" or not isinstance(group[name], Tensor):
+                group[name] = number
         for name, allowed in self._fixed.items():
             group[name] = allowed.check(name, group[name], where)
         for low, high in self._ordered:
@@ -170,7 +179,7 @@ class AdaptiveOptimizer(Optimizer, ABC):
         self._suprema.append(suprema)
 
     def __getstate__(self) -> dict[str, Any]:
-        # torch's own list leaves out attributes of subclasses; copies need their schedules.
+        # torch's version leaves out the attributes of subclasses; copies need their schedules.
         return {**super().__getstate__(), "_suprema": self._suprema}
 
     def _value(self, index: int, name: str, n: int) -> float:
@@ -178,11 +187,11 @@ class AdaptiveOptimizer(Optimizer, ABC):
         group = self.param_groups[index]
         supremum = self._suprema[index].get(name)
         if supremum is None:
-            return self._scheduled[name].check(name, float(group[name]), f" in param group {index}")
+            return self._scheduled[name].check(name, group[name], f" in param group {index}")
         if name == "lr" and "initial_lr" in group:
             raise ValueError(
                 f"lr of param group {index} is a schedule, but a torch LR scheduler was attached "
-                "too; pass lr as a float to use the LR scheduler, or drop the LR scheduler"
+                "too; pass lr as a number to use the LR scheduler, or remove the LR scheduler"
             )
         where = f" from its schedule at step n={n} in param group {index}"
         return self._scheduled[name].check(name, supremum.schedule(n), where)

@@ -1,14 +1,15 @@
-"""What the optimizers accept: ranges of hyperparameters, and gradients that may be used.
+"""What the optimizers accept: ranges of hyperparameters, and gradients that can be used.
 
-Every check here runs before anything is changed, so after an error the parameters, the state and
-the iteration number are those of before the call.
+Every check runs before anything is changed, so an error leaves the parameters, the state and the
+iteration number as they were before the call.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from numbers import Real
 from typing import Any, TypeAlias
 
 import torch
@@ -19,25 +20,28 @@ from mlmcgrad.schedules import as_schedule
 
 @dataclass(frozen=True)
 class Range:
-    """An interval of the real line, with the words that describe it in an error."""
+    """An interval of the real line, and how an error message describes it."""
 
     text: str
     low: float
     high: float
-    low_included: bool
-    high_included: bool
+    _: KW_ONLY
+    low_included: bool = False
+    high_included: bool = False
 
     def check(self, name: str, value: Any, where: str = "") -> float:
         """Return the value as a float if it lies in the range.
 
         Args:
             name: the argument, as the user wrote it.
-            value: the number to check.
+            value: a Python or numpy number, or a tensor of dimension 0.
             where: where it came from, for example " at step n=3 of param group 0".
         """
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            as_schedule(value, name)  # raises the error for something that is not a number
-        number = float(value)
+        number = value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
+        if isinstance(number, bool) or not isinstance(number, Real):
+            as_schedule(value, name)  # says what is accepted, unless the value is a schedule
+            raise TypeError(f"{name} must be a number, got {value!r}{where}")
+        number = float(number)
         above = number > self.low or (self.low_included and number == self.low)
         below = number < self.high or (self.high_included and number == self.high)
         if not (above and below):
@@ -47,14 +51,14 @@ class Range:
 
 Ranges: TypeAlias = Mapping[str, Range]
 
-NON_NEGATIVE = Range("a finite number ≥ 0", 0.0, math.inf, True, False)
-POSITIVE = Range("a finite number > 0", 0.0, math.inf, False, False)
-POSITIVE_OR_INFINITE = Range("a number > 0 (math.inf is allowed)", 0.0, math.inf, False, True)
-DECAY = Range("in [0, 1)", 0.0, 1.0, True, False)
+NON_NEGATIVE = Range("a finite number ≥ 0", 0.0, math.inf, low_included=True)
+POSITIVE = Range("a finite number > 0", 0.0, math.inf)
+POSITIVE_OR_INFINITE = Range("a number > 0 (or math.inf)", 0.0, math.inf, high_included=True)
+DECAY = Range("in [0, 1)", 0.0, 1.0, low_included=True)
 
 
 def parameter_name(group: dict[str, Any], group_index: int, index: int) -> str:
-    """How an error calls a parameter: its place, and its name where names were given."""
+    """What an error message calls a parameter: its place, and its name if it has one."""
     names = group.get("param_names")
     known_as = f" ({names[index]!r})" if names is not None else ""
     return f"parameter {index} of param group {group_index}{known_as}"
@@ -67,11 +71,11 @@ def usable(groups: list[dict[str, Any]]) -> list[list[Tensor]]:
         groups: param groups of an optimizer.
 
     Returns:
-        Per group, its parameters whose gradient is neither None nor empty.
+        For each group, its parameters whose gradient is neither None nor empty.
 
     Raises:
         TypeError: a gradient is sparse or complex.
-        ValueError: a gradient holds NaN or an infinity.
+        FloatingPointError: a gradient holds NaN or an infinity.
     """
     chosen: list[list[Tensor]] = []
     for group_index, group in enumerate(groups):
@@ -100,9 +104,9 @@ def usable(groups: list[dict[str, Any]]) -> list[list[Tensor]]:
 
 
 def _norms_are_finite(gradients: list[Tensor]) -> bool:
-    """A quick test of all gradients with one pass over them and one synchronisation a device.
+    """A quick test of all gradients: one pass over them and one synchronisation a device.
 
-    True is certain. False may be an overflow of the squares, so it has to be confirmed.
+    True is certain. False may come from squares that overflow, so it has to be confirmed.
     """
     by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for gradient in gradients:
@@ -115,23 +119,16 @@ def _norms_are_finite(gradients: list[Tensor]) -> bool:
 
 
 def _raise_if_not_finite(groups: list[dict[str, Any]]) -> None:
-    for group_index, index, p in _enumerate(groups):
-        gradient = p.grad
-        if gradient is None or gradient.numel() == 0 or bool(gradient.isfinite().all()):
-            continue
-        bad = int((~gradient.isfinite()).sum())
-        name = parameter_name(groups[group_index], group_index, index)
-        raise ValueError(
-            f"the gradient of {name} has {bad} entries that are NaN or infinite, out of "
-            f"{gradient.numel()}; nothing was changed. Zero the gradients and skip this step, or "
-            "find the cause with torch.autograd.set_detect_anomaly(True)"
-        )
-
-
-def _enumerate(groups: Iterable[dict[str, Any]]) -> Iterator[tuple[int, int, Tensor]]:
     for group_index, group in enumerate(groups):
         for index, p in enumerate(group["params"]):
-            yield group_index, index, p
+            bad = 0 if p.grad is None else int((~p.grad.isfinite()).sum())
+            if bad:
+                name = parameter_name(group, group_index, index)
+                raise FloatingPointError(
+                    f"the gradient of {name} has {bad} entries that are NaN or infinite, out of "
+                    f"{p.grad.numel()}; nothing was changed. Zero the gradients and skip this "
+                    "step, or find the cause with torch.autograd.set_detect_anomaly(True)"
+                )
 
 
 __all__ = [

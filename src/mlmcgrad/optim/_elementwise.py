@@ -1,13 +1,18 @@
 """Optimizers whose matrix A_n is diagonal: every operation is elementwise.
 
 The update of each optimizer is written once, over lists of tensors. With `foreach` the lists are
-long, which is what accelerators want; without it they hold one tensor each. The numbers are the
-same. On a CPU the lists are cut to about the size of a cache: then one list goes through all
-operations of the update before the next list is touched, and temporaries stay that small.
+long, which suits accelerators; without it they hold one tensor each. The numbers are the same. On a
+CPU the lists are cut to about the size of a cache: one list then goes through all operations of the
+update before the next list is touched, and temporaries stay that small.
+
+`weight_decay` λ is an L2 penalty, as in torch.optim.SGD and Adam (not decoupled as in AdamW): the
+gradient is Ĥ_n + λ θ_{n−1} wherever Ĥ_n stands in a formula, an estimate of ∇(V + ½λ‖θ‖²) with the
+bias of Ĥ_n, so the theorems hold for the penalised objective.
 """
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,9 +20,9 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import ParamsT
 
 from mlmcgrad.optim._base import AdaptiveOptimizer
+from mlmcgrad.optim._checks import NON_NEGATIVE
 
 CACHE_ELEMENTS = 1 << 18
 
@@ -38,12 +43,7 @@ class Batch:
 
 
 class ElementwiseOptimizer(AdaptiveOptimizer):
-    """Base of the diagonal optimizers; a subclass names its state and writes its update."""
-
-    def __init__(
-        self, params: ParamsT, defaults: dict[str, Any], *, foreach: bool | None, maximize: bool
-    ) -> None:
-        super().__init__(params, {**defaults, "foreach": foreach, "maximize": maximize})
+    """Base class of the diagonal optimizers; a subclass names its state and writes its update."""
 
     @property
     @abstractmethod
@@ -56,7 +56,8 @@ class ElementwiseOptimizer(AdaptiveOptimizer):
 
     @final
     def _check_group(self, group: dict[str, Any], where: str) -> None:
-        """Any tensors will do."""
+        decay = NON_NEGATIVE.check("weight_decay", group["weight_decay"], where)
+        group["weight_decay"] = decay
 
     @final
     def _apply(self, group: dict[str, Any], params: list[Tensor], rate: float) -> None:
@@ -67,34 +68,43 @@ class ElementwiseOptimizer(AdaptiveOptimizer):
                 for name in self._state_names:
                     state[name] = torch.zeros_like(p, memory_format=torch.preserve_format)
             state["count"] += 1
-        for batch in self._batches(params, group["foreach"]):
-            self._update(group, batch, rate)
+        # Ascent maximises V − ½λ‖θ‖², so there the penalty enters the gradient with a minus.
+        decay = -group["weight_decay"] if group["maximize"] else group["weight_decay"]
+        for members in self._lists(params, group["foreach"]):
+            states = [self.state[p] for p in members]
+            grads = [p.grad for p in members if p.grad is not None]
+            if decay:
+                grads = list(torch._foreach_add(grads, members, alpha=decay))
+            self._update(group, Batch(members, grads, states, states[0]["count"]), rate)
 
-    def _batches(self, params: list[Tensor], foreach: bool | None) -> Iterator[Batch]:
-        """Cut parameters into lists that a foreach operation can take."""
+    def _lists(self, params: list[Tensor], foreach: bool | None) -> Iterator[list[Tensor]]:
+        """Cut parameters into lists that a foreach operation can work on."""
         # Tensor subclasses (DTensor and the like) need not know the foreach operations.
         plain = all(type(p) in (Tensor, torch.nn.Parameter) for p in params)
         together = plain if foreach is None else foreach
         limit = CACHE_ELEMENTS if together else 0
         lists: dict[tuple[torch.device, torch.dtype, int], list[Tensor]] = {}
-        elements: dict[tuple[torch.device, torch.dtype, int], int] = {}
+        sizes: dict[tuple[torch.device, torch.dtype, int], int] = {}
         for p in params:
             key = (p.device, p.dtype, self.state[p]["count"])
             members = lists.setdefault(key, [])
-            filled = elements.get(key, 0) + p.numel()
-            if members and filled > limit and (p.device.type == "cpu" or not together):
-                yield self._batch(members)
+            size = sizes.get(key, 0) + p.numel()
+            if members and size > limit and (p.device.type == "cpu" or not together):
+                yield members
                 lists[key] = members = []
-                filled = p.numel()
+                size = p.numel()
             members.append(p)
-            elements[key] = filled
-        for members in lists.values():
-            yield self._batch(members)
-
-    def _batch(self, params: list[Tensor]) -> Batch:
-        states = [self.state[p] for p in params]
-        grads = [p.grad for p in params if p.grad is not None]
-        return Batch(params, grads, states, states[0]["count"])
+            sizes[key] = size
+        yield from lists.values()
 
 
-__all__ = ["Batch", "ElementwiseOptimizer"]
+def clipped(grads: list[Tensor], clip: float) -> list[Tensor]:
+    """The gradients with every entry brought into [−M, M]; the same list if M is infinite."""
+    if math.isinf(clip):
+        return grads
+    bounded = list(torch._foreach_clamp_max(grads, clip))
+    torch._foreach_clamp_min_(bounded, -clip)
+    return bounded
+
+
+__all__ = ["Batch", "ElementwiseOptimizer", "clipped"]

@@ -7,33 +7,17 @@ The state of a group belongs to its first parameter.
 from __future__ import annotations
 
 from abc import abstractmethod
+from numbers import Integral
 from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import ParamsT
 
 from mlmcgrad.optim._base import AdaptiveOptimizer
 
 
 class MatrixOptimizer(AdaptiveOptimizer):
-    """Base of the dense optimizers; a subclass turns a gradient vector into a direction."""
-
-    def __init__(
-        self,
-        params: ParamsT,
-        defaults: dict[str, Any],
-        *,
-        max_dimension: int,
-        foreach: bool | None,
-        maximize: bool,
-    ) -> None:
-        if isinstance(max_dimension, bool) or not isinstance(max_dimension, int):
-            raise TypeError(f"max_dimension must be an integer, got {max_dimension!r}")
-        if max_dimension < 1:
-            raise ValueError(f"max_dimension must be at least 1, got {max_dimension!r}")
-        shared = {"max_dimension": max_dimension, "foreach": foreach, "maximize": maximize}
-        super().__init__(params, {**defaults, **shared})
+    """Base class of the dense optimizers; a subclass turns a gradient vector into a direction."""
 
     @abstractmethod
     def _initial_state(self, group: dict[str, Any], like: Tensor, d: int) -> dict[str, Any]:
@@ -41,13 +25,15 @@ class MatrixOptimizer(AdaptiveOptimizer):
 
     @abstractmethod
     def _direction(self, group: dict[str, Any], state: dict[str, Any], gradient: Tensor) -> Tensor:
-        """A_{n−1} Ĥ_n, shape (d,), from Ĥ_n of the same shape; brings the state up to date."""
+        """A_{n−1} Ĥ_n, shape (d,), from Ĥ_n of the same shape; updates the state."""
 
     @final
     def _check_group(self, group: dict[str, Any], where: str) -> None:
         params: list[Tensor] = group["params"]
         d, limit = dimension(group), group["max_dimension"]
-        if d > limit:
+        if isinstance(limit, bool) or not isinstance(limit, Integral) or int(limit) < 1:
+            raise ValueError(f"max_dimension must be an integer ≥ 1, got {limit!r}{where}")
+        if d > int(limit):
             raise ValueError(
                 f"{type(self).__name__} keeps a dense matrix over all parameters of a group: their "
                 f"dimension{where} is {d}, beyond max_dimension={limit}; split the parameters into "
@@ -64,7 +50,7 @@ class MatrixOptimizer(AdaptiveOptimizer):
 
     @final
     def _group_state(self, group: dict[str, Any]) -> dict[str, Any]:
-        """The state of a group, made when first asked for."""
+        """The state of a group, created on first use."""
         first: Tensor = group["params"][0]
         state: dict[str, Any] = self.state[first]
         if not state:
@@ -73,11 +59,11 @@ class MatrixOptimizer(AdaptiveOptimizer):
 
     @final
     def _apply(self, group: dict[str, Any], params: list[Tensor], rate: float) -> None:
-        everything: list[Tensor] = group["params"]
-        gradient = flatten([torch.zeros_like(p) if p.grad is None else p.grad for p in everything])
+        members: list[Tensor] = group["params"]
+        gradient = flatten([torch.zeros_like(p) if p.grad is None else p.grad for p in members])
         direction = self._direction(group, self._group_state(group), gradient)
         pieces = dict(
-            zip(everything, torch.split(direction, [p.numel() for p in everything]), strict=True)
+            zip(members, torch.split(direction, [p.numel() for p in members]), strict=True)
         )
         moves = [pieces[p].view_as(p) for p in params]
         if group["foreach"] is False:

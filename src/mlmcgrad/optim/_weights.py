@@ -10,22 +10,22 @@ from mlmcgrad.optim._checks import NON_NEGATIVE
 from mlmcgrad.schedules import Schedule
 
 
-def iterate_weight(optimizer: Optimizer, n: int, given: float | Schedule | None) -> float:
-    """w_n, the smallest over the param groups.
+def iterate_weight(optimizer: Optimizer, n: int, weight: float | Schedule | None) -> float:
+    """w_n, the smallest of all param groups.
 
     Args:
         optimizer: about to take step n + 1.
-        n: index of the iterate, from 0.
-        given: λ, instead of the optimizer's own.
+        n: index of the iterate, n ≥ 0.
+        weight: λ, instead of the optimizer's own.
     """
     products = []
     for g, group in enumerate(optimizer.param_groups):
         lr, factor = float(group["lr"]), 1.0
         if isinstance(optimizer, AdaptiveOptimizer):
-            lr = optimizer.learning_rate(n + 1, g)
+            lr = optimizer.lr_at(n + 1, g)
             factor = optimizer.preconditioner_bounds(n + 1, g)[0]
-        if given is not None:
-            value = given(n + 1) if callable(given) else given
+        if weight is not None:
+            value = weight(n + 1) if callable(weight) else weight
             factor = NON_NEGATIVE.check("weight", value, f" at step n={n + 1}")
         products.append(NON_NEGATIVE.check("lr", lr, f" in param group {g}") * factor)
     return min(products)
@@ -34,17 +34,17 @@ def iterate_weight(optimizer: Optimizer, n: int, given: float | Schedule | None)
 def check_bounds(optimizer: Optimizer) -> None:
     """Raise if the optimizer's own bounds give no weights."""
     if isinstance(optimizer, AdaptiveOptimizer):
-        # Step 1 does not tell: AMSGrad has the lower bound 0 there, by definition.
+        # Step 1 does not count: AMSGrad's lower bound is 0 there by definition.
         if optimizer.preconditioner_bounds(2)[0] > 0.0:
             return
         raise ValueError(
             f"{type(optimizer).__name__} without clipping has the preconditioner bound 0, so "
-            "theory gives no weights; make its clip (AMSGrad: epsilon) finite, or pass weight=1.0"
+            "theory gives no weights; make its clip finite, or pass weight=1.0"
         )
     if not isinstance(optimizer, torch.optim.SGD):
         raise TypeError(
             f"no preconditioner bound is known for {type(optimizer).__name__}; pass weight=, "
-            "a float or a schedule λ_n"
+            "a number or a schedule λ_n"
         )
 
 

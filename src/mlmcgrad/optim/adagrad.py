@@ -1,6 +1,6 @@
 """MLMC-Adagrad (the paper's equation "a-adagrad", Theorem "adagrad").
 
-With n the step number, counted from 1, and all operations per coordinate:
+With n the step number, counted from 1, and all operations elementwise:
 
     S_n = S_{n−1} + min(Ĥ_n², M_n²),    A_{n−1} = (ε_n^{-2} + S_n / n)^{-1/2},
     θ_n = θ_{n−1} − γ_n A_{n−1} Ĥ_n.
@@ -15,31 +15,34 @@ import math
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from mlmcgrad.optim._checks import NON_NEGATIVE, POSITIVE, POSITIVE_OR_INFINITE, Ranges
-from mlmcgrad.optim._elementwise import Batch, ElementwiseOptimizer
+from mlmcgrad.optim._elementwise import Batch, ElementwiseOptimizer, clipped
 from mlmcgrad.schedules import Schedule
 
 
 class Adagrad(ElementwiseOptimizer):
     r"""Adagrad with averaged, clipped squares and a regularization inside the root.
 
-    .. math::
-        A_n = \Big\{\varepsilon_{n+1}^{-2} I
-              + \mathrm{Diag}\Big(\frac{1}{n+1}\sum_{k\le n}
-                \min(\hat H_k^2, M_k^2)\Big)\Big\}^{-1/2}
+    $$
+    A_n = \Big\{\varepsilon_{n+1}^{-2} I
+          + \mathrm{Diag}\Big(\frac{1}{n+1}\sum_{k\le n}
+            \min(\hat H_k^2, M_k^2)\Big)\Big\}^{-1/2}
+    $$
 
     Differs from `torch.optim.Adagrad`: squares are averaged, not summed (so γ_n ∝ n^{-1/2} here is
-    a constant `lr` there), they are clipped, and the regularization is inside the root. Where a
-    parameter has no gradient the average is over the gradients that it did have.
+    a constant `lr` there), they are clipped, and the regularization is inside the root. If a
+    parameter had no gradient at some steps, the average is over the others.
 
     Args:
         params: parameters, named parameters or param groups.
-        lr: step size γ_n ≥ 0, a float or a schedule.
+        lr: step size γ_n ≥ 0, a number or a schedule.
         epsilon: regularization ε_n > 0, a float or a schedule; the paper's usual choice is the
             constant ε^{-1/2} for a small ε, here ε = 1e-8. No eigenvalue of A exceeds ε_n.
-        clip: M_n > 0, a float or a schedule; `math.inf` does not clip.
+        clip: threshold M_n > 0 of |Ĥ_n|, a float or a schedule; `math.inf` does not clip.
+        weight_decay: λ ≥ 0 of the penalty ½λ‖θ‖², whose gradient λθ is added to Ĥ_n.
         foreach: work on lists of tensors (None: yes, unless there are tensor subclasses).
         maximize: ascend instead of descend.
 
@@ -67,26 +70,22 @@ class Adagrad(ElementwiseOptimizer):
     def __init__(
         self,
         params: ParamsT,
-        lr: float | Schedule,
+        lr: float | Tensor | Schedule,
+        *,
         epsilon: float | Schedule = 1e4,
         clip: float | Schedule = math.inf,
-        *,
+        weight_decay: float = 0.0,
         foreach: bool | None = None,
         maximize: bool = False,
     ) -> None:
-        defaults = {"lr": lr, "epsilon": epsilon, "clip": clip}
-        super().__init__(params, defaults, foreach=foreach, maximize=maximize)
+        defaults = {"lr": lr, "epsilon": epsilon, "clip": clip, "weight_decay": weight_decay}
+        super().__init__(params, {**defaults, "foreach": foreach, "maximize": maximize})
 
     def _update(self, group: dict[str, Any], batch: Batch, rate: float) -> None:
-        clip, n = group["clip"], batch.count
-        totals = batch.state("sum")
-        if math.isinf(clip):
-            torch._foreach_addcmul_(totals, batch.grads, batch.grads, value=1.0)
-        else:
-            clipped = torch._foreach_clamp_max(batch.grads, clip)
-            torch._foreach_clamp_min_(clipped, -clip)
-            torch._foreach_addcmul_(totals, clipped, clipped, value=1.0)
-            del clipped  # its memory serves for the roots
+        totals, n = batch.state("sum"), batch.count
+        bounded = clipped(batch.grads, group["clip"])
+        torch._foreach_addcmul_(totals, bounded, bounded, value=1.0)
+        del bounded  # its memory is used again for the roots
         # (ε^{-2} + S/n)^{-1/2} = √n (n ε^{-2} + S)^{-1/2}: one pass over memory less.
         roots = torch._foreach_add(totals, n / group["epsilon"] ** 2)
         torch._foreach_sqrt_(roots)
@@ -97,13 +96,13 @@ class Adagrad(ElementwiseOptimizer):
 
         They bound the eigenvalues of the paper's Ã_{n−1}, which is A_{n−1} without its latest
         square; ε_n bounds those of A_{n−1} too. With a large ε_1 and a small M, ε̲_0 is far above
-        the others, so a random iterate stays at θ_0 for long: ε_1 of the order 1/M avoids that.
+        the others, so a random iterate stays at θ_0 for long: an ε_1 of order 1/M avoids that.
         """
         epsilon = self._value(index, "epsilon", n)
         if n == 1:
             return epsilon, epsilon
         largest = self._supremum(index, "clip", n - 1)  # M_0 … M_{n−2} are clip(1) … clip(n−1)
-        return (epsilon**-2 + largest**2) ** -0.5, epsilon
+        return (epsilon**-2 + largest * largest) ** -0.5, epsilon
 
 
 __all__ = ["Adagrad"]

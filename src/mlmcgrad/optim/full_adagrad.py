@@ -27,16 +27,17 @@ from mlmcgrad.schedules import Schedule
 class FullAdagrad(MatrixOptimizer):
     r"""Adagrad with the whole matrix of averaged outer products.
 
-    .. math::
-        A_n = \Big\{\delta I + \frac{1}{n+1}\sum_{k\le n}\hat H_k \hat H_k^\top\Big\}^{-1/2}
+    $$
+    A_n = \Big\{\delta I + \frac{1}{n+1}\sum_{k\le n}\hat H_k \hat H_k^\top\Big\}^{-1/2}
+    $$
 
     Args:
-        params: parameters, named parameters or param groups; each group has a matrix of its own.
-        lr: step size γ_n ≥ 0, a float or a schedule.
+        params: parameters, named parameters or param groups; each group has its own matrix.
+        lr: step size γ_n ≥ 0, a number or a schedule.
         delta: δ > 0; no eigenvalue of A exceeds δ^{-1/2}. In float32 eigenvalues are known to
             about 1e-7 of the largest: a smaller δ is lost in rounding.
-        clip: M_n > 0, a float or a schedule: the norm to which a gradient is shortened before it
-            enters the matrix; `math.inf`, the paper's definition, does not clip.
+        clip: threshold M_n > 0 of ‖Ĥ_n‖, a float or a schedule: a longer gradient enters the matrix
+            with this norm; `math.inf`, the paper's definition, does not clip.
         max_dimension: groups of a larger dimension are refused.
         foreach: move the parameters by one operation on a list (None: yes).
         maximize: ascend instead of descend.
@@ -59,21 +60,16 @@ class FullAdagrad(MatrixOptimizer):
     def __init__(
         self,
         params: ParamsT,
-        lr: float | Schedule,
+        lr: float | Tensor | Schedule,
+        *,
         delta: float = 1e-8,
         clip: float | Schedule = math.inf,
-        *,
         max_dimension: int = 2048,
         foreach: bool | None = None,
         maximize: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            {"lr": lr, "delta": delta, "clip": clip},
-            max_dimension=max_dimension,
-            foreach=foreach,
-            maximize=maximize,
-        )
+        defaults = {"lr": lr, "delta": delta, "clip": clip, "max_dimension": max_dimension}
+        super().__init__(params, {**defaults, "foreach": foreach, "maximize": maximize})
 
     def _initial_state(self, group: dict[str, Any], like: Tensor, d: int) -> dict[str, Any]:
         return {"count": 0, "outer": like.new_zeros(d, d)}
@@ -81,21 +77,22 @@ class FullAdagrad(MatrixOptimizer):
     def _direction(self, group: dict[str, Any], state: dict[str, Any], gradient: Tensor) -> Tensor:
         state["count"] += 1
         norm = gradient.norm()
-        # Nothing is divided by a norm that may be zero: where the norm is small, the factor is 1.
+        # A norm of zero is never a divisor: where the norm is small, the factor is 1.
         entering = gradient * (group["clip"] / norm) if norm > group["clip"] else gradient
         outer: Tensor = state["outer"].addr_(entering, entering)  # (d, d)
         eigenvalues, vectors = torch.linalg.eigh(outer / state["count"])
-        # Rounding can leave eigenvalues just below zero, where δ is tiny that would matter.
+        # Rounding can leave eigenvalues just below zero; with a tiny δ that would matter.
         roots = eigenvalues.clamp_min(0.0).add_(group["delta"]).sqrt_()
         return torch.mv(vectors, torch.mv(vectors.T, gradient) / roots)
 
     def _bounds(self, index: int, n: int) -> tuple[float, float]:
         """((δ + sup_{k ≤ n} M_k²)^{-1/2}, δ^{-1/2}), for the eigenvalues of A_{n−1}.
 
-        M_k is the clipping of step k. Without clipping the lower bound is 0.
+        M_k is the threshold of step k. Without clipping the lower bound is 0.
         """
         delta = self.param_groups[index]["delta"]
-        return (delta + self._supremum(index, "clip", n) ** 2) ** -0.5, delta**-0.5
+        largest = self._supremum(index, "clip", n)
+        return (delta + largest * largest) ** -0.5, delta**-0.5
 
 
 __all__ = ["FullAdagrad"]

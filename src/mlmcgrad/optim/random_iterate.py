@@ -7,7 +7,7 @@ After N steps R ∈ {0 … N} has
 A weighted reservoir of size one holds θ_R: θ_n replaces it with probability w_n / Σ_{k ≤ n} w_k.
 Its law is then right after every n, N need not be known, and one copy of the parameters is stored.
 
-γ_{n+1} is known for sure when step n + 1 begins (an LR scheduler may have changed it), so θ_n is
+γ_{n+1} is certain only when step n + 1 begins (an LR scheduler may have changed it), so θ_n is
 offered to the reservoir then, or when θ_R is read, whichever comes first.
 """
 
@@ -30,18 +30,19 @@ from mlmcgrad.schedules import Schedule
 class RandomIterate:
     r"""Follows an optimizer and keeps one iterate, drawn with the weights of the theorems.
 
-    .. math::
-        P(R = n) \propto \gamma_{n+1}\lambda_{n+1}, \quad n = 0, \dots, N
+    $$
+    P(R = n) \propto \gamma_{n+1}\lambda_{n+1}, \quad n = 0, \dots, N
+    $$
 
     λ_{n+1} is the lower bound of `optimizer.preconditioner_bounds(n + 1)`: λ̲ of assumption A5, or
-    the paper's ε̲_n for `Adagrad` and `AMSGrad`. It is 1 for `torch.optim.SGD`. With several param
-    groups the weight is the smallest γλ over the groups, which bounds the step matrix γA below.
+    the paper's ε̲_n for `Adagrad` and `AMSGrad`. It is 1 for `torch.optim.SGD` too. With several
+    param groups the weight is the smallest γλ of all groups, a lower bound of the step matrix γA.
 
     Args:
         optimizer: one of this package or `torch.optim.SGD`; any other with `weight`.
-        generator: source of the draws, one for each iterate. It stays yours: save its state with
-            your checkpoint.
-        weight: λ_n as a float or a schedule of the step number, instead of the optimizer's.
+        generator: source of the draws, one for each iterate. Save its state in your checkpoints:
+            `state_dict` does not contain it.
+        weight: λ_n as a number or a schedule of the step number, instead of the optimizer's.
 
     Example:
         >>> theta = torch.tensor([1.0], requires_grad=True)
@@ -64,6 +65,7 @@ class RandomIterate:
         self,
         optimizer: Optimizer,
         generator: torch.Generator,
+        *,
         weight: float | Schedule | None = None,
     ) -> None:
         if weight is None:
@@ -74,10 +76,10 @@ class RandomIterate:
         self._generator = generator
         self._lambda = weight
         self._n = optimizer.iteration if isinstance(optimizer, AdaptiveOptimizer) else 0
-        self._pending = True  # θ_n was not offered yet
+        self._pending = True  # θ_n has not been offered yet
         self._total = 0.0
         self._index: int | None = None
-        self._lent = False
+        self._swapped = False
         self._stored = [p.detach().clone() for p in self._parameters()]
         self._hooks = (
             optimizer.register_step_pre_hook(self._before_step),
@@ -86,7 +88,7 @@ class RandomIterate:
 
     @property
     def index(self) -> int:
-        """R, the number of steps that led to θ_R."""
+        """R, the number of steps from θ_0 to θ_R."""
         self._offer()
         if self._index is None:
             raise RuntimeError(
@@ -98,14 +100,14 @@ class RandomIterate:
     def iterate(self) -> list[Tensor]:
         """θ_R as new tensors, in the order of the optimizer's parameters.
 
-        Reading does not disturb: twice gives the same, and the law after further steps is right.
+        Reading changes nothing: a second call gives the same, and later draws keep their law.
         """
         _ = self.index
         return [stored.clone() for stored in self._stored]
 
     @contextmanager
     def applied(self) -> Iterator[int]:
-        """Put θ_R into the parameters for a `with` block, which gets R; then θ_N again."""
+        """Put θ_R into the parameters for a `with` block, which gets R; then restore θ_N."""
         index = self.index
         self._swap()
         try:
@@ -119,7 +121,7 @@ class RandomIterate:
             hook.remove()
 
     def state_dict(self) -> dict[str, Any]:
-        """Numbers and tensors that `load_state_dict` needs; the generator's state is yours."""
+        """Numbers and tensors that `load_state_dict` needs, without the generator's state."""
         return {
             "iteration": self._n,
             "pending": self._pending,
@@ -129,10 +131,12 @@ class RandomIterate:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a `state_dict`, made with parameters of the same shapes."""
-        saved, own = ([tuple(t.shape) for t in ts] for ts in (state_dict["iterate"], self._stored))
-        if saved != own:
-            raise ValueError(f"state_dict must hold an iterate of the shapes {own}, got {saved}")
+        """Continue from a `state_dict` made with parameters of the same shapes."""
+        saved, shapes = (
+            [tuple(t.shape) for t in ts] for ts in (state_dict["iterate"], self._stored)
+        )
+        if saved != shapes:
+            raise ValueError(f"state_dict must hold an iterate of shapes {shapes}, got {saved}")
         self._n = state_dict["iteration"]
         self._pending = state_dict["pending"]
         self._total = state_dict["total"]
@@ -163,15 +167,15 @@ class RandomIterate:
         self._pending = False
 
     def _swap(self) -> None:
-        self._lent = not self._lent
+        self._swapped = not self._swapped
         with torch.no_grad():
             for stored, p in zip(self._stored, self._parameters(), strict=True):
-                present = p.detach().clone()
+                current = p.detach().clone()
                 p.copy_(stored)
-                stored.copy_(present)
+                stored.copy_(current)
 
     def _before_step(self, *_: Any) -> None:
-        if self._lent:
+        if self._swapped:
             raise RuntimeError("no step can be taken inside `with random_iterate.applied()`")
         self._offer()
 

@@ -1,6 +1,6 @@
 """RMSProp (the paper, Section 2).
 
-With n the step number, counted from 1, W_0 = 0, and all operations per coordinate:
+With n the step number, counted from 1, W_0 = 0, and all operations elementwise:
 
     W_n = ρ W_{n−1} + (1−ρ) min(Ĥ_n², M_n²),    θ_n = θ_{n−1} − γ_n (δ + W_n)^{-1/2} Ĥ_n.
 
@@ -13,28 +13,32 @@ import math
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from mlmcgrad.optim._checks import DECAY, NON_NEGATIVE, POSITIVE, POSITIVE_OR_INFINITE, Ranges
-from mlmcgrad.optim._elementwise import Batch, ElementwiseOptimizer
+from mlmcgrad.optim._elementwise import Batch, ElementwiseOptimizer, clipped
 from mlmcgrad.schedules import Schedule
 
 
 class RMSProp(ElementwiseOptimizer):
     r"""Steps scaled by an exponential moving average of squared gradients.
 
-    .. math::
-        A_n = \Big\{\delta I + \mathrm{Diag}\Big((1-\rho)\sum_{k\le n}\rho^{n-k}
-              \min(\hat H_k^2, M_k^2)\Big)\Big\}^{-1/2}
+    $$
+    A_n = \Big\{\delta I + \mathrm{Diag}\Big((1-\rho)\sum_{k\le n}\rho^{n-k}
+          \min(\hat H_k^2, M_k^2)\Big)\Big\}^{-1/2}
+    $$
 
     Differs from `torch.optim.RMSprop`, which adds its ε outside the root.
 
     Args:
         params: parameters, named parameters or param groups.
-        lr: step size γ_n ≥ 0, a float or a schedule.
-        rho: ρ in [0, 1), forgetting of the average of squares.
+        lr: step size γ_n ≥ 0, a number or a schedule.
+        rho: ρ in [0, 1), the memory of the average of squares.
         delta: δ > 0; no eigenvalue of A exceeds δ^{-1/2}.
-        clip: M_n > 0, a float or a schedule; `math.inf`, the paper's definition, does not clip.
+        clip: threshold M_n > 0 of |Ĥ_n|, a float or a schedule; `math.inf`, the paper's definition,
+            does not clip.
+        weight_decay: λ ≥ 0 of the penalty ½λ‖θ‖², whose gradient λθ is added to Ĥ_n.
         foreach: work on lists of tensors (None: yes, unless there are tensor subclasses).
         maximize: ascend instead of descend.
 
@@ -57,28 +61,25 @@ class RMSProp(ElementwiseOptimizer):
     def __init__(
         self,
         params: ParamsT,
-        lr: float | Schedule,
+        lr: float | Tensor | Schedule,
+        *,
         rho: float = 0.99,
         delta: float = 1e-8,
         clip: float | Schedule = math.inf,
-        *,
+        weight_decay: float = 0.0,
         foreach: bool | None = None,
         maximize: bool = False,
     ) -> None:
         defaults = {"lr": lr, "rho": rho, "delta": delta, "clip": clip}
-        super().__init__(params, defaults, foreach=foreach, maximize=maximize)
+        defaults["weight_decay"] = weight_decay
+        super().__init__(params, {**defaults, "foreach": foreach, "maximize": maximize})
 
     def _update(self, group: dict[str, Any], batch: Batch, rate: float) -> None:
-        rho, clip = group["rho"], group["clip"]
         average = batch.state("average")
-        torch._foreach_mul_(average, rho)
-        if math.isinf(clip):
-            torch._foreach_addcmul_(average, batch.grads, batch.grads, value=1.0 - rho)
-        else:
-            clipped = torch._foreach_clamp_max(batch.grads, clip)
-            torch._foreach_clamp_min_(clipped, -clip)
-            torch._foreach_addcmul_(average, clipped, clipped, value=1.0 - rho)
-            del clipped  # its memory serves for the roots
+        torch._foreach_mul_(average, group["rho"])
+        bounded = clipped(batch.grads, group["clip"])
+        torch._foreach_addcmul_(average, bounded, bounded, value=1.0 - group["rho"])
+        del bounded  # its memory is used again for the roots
         roots = torch._foreach_add(average, group["delta"])
         torch._foreach_sqrt_(roots)
         torch._foreach_addcdiv_(batch.params, batch.grads, roots, value=rate)
@@ -86,11 +87,12 @@ class RMSProp(ElementwiseOptimizer):
     def _bounds(self, index: int, n: int) -> tuple[float, float]:
         """((δ + (1−ρ^n) sup_{k ≤ n} M_k²)^{-1/2}, δ^{-1/2}), for the eigenvalues of A_{n−1}.
 
-        M_k is the clipping of step k. Without clipping the lower bound is 0.
+        M_k is the threshold of step k. Without clipping the lower bound is 0.
         """
         group = self.param_groups[index]
-        largest = self._supremum(index, "clip", n) ** 2 * (1.0 - group["rho"] ** n)
-        return (group["delta"] + largest) ** -0.5, group["delta"] ** -0.5
+        largest = self._supremum(index, "clip", n)
+        squares = largest * largest * (1.0 - group["rho"] ** n)
+        return (group["delta"] + squares) ** -0.5, group["delta"] ** -0.5
 
 
 __all__ = ["RMSProp"]

@@ -7,11 +7,11 @@ B_{k−1} a fraction a_k of the way to the nearest symmetric matrix, in Frobeniu
     r = y − B_{k−1} z,   B_k = B_{k−1} + a_k { (r zᵀ + z rᵀ)/‖z‖² − (zᵀr) z zᵀ/‖z‖⁴ }.
 
 With exact products the error never grows, and for constant a_k it shrinks geometrically in mean
-square. The move is
-linear in y, so with unbiased noisy products and a_k ∝ 1/k it is a Robbins–Monro recursion whose
-only rest point is the expected Hessian. (Rank-one recursions on the inverse itself, Sherman and
-Morrison's as in Bercu et al. and Boyer and Godichon-Baggioni, need Hessians that are sums of known
-outer products, as in regression; secant updates of the inverse are biased under noise.)
+square. The move is linear in y, so with unbiased noisy products and a_k ∝ 1/k it is a
+Robbins–Monro recursion whose only rest point is the expected Hessian. (Rank-one recursions on the
+inverse itself, Sherman and Morrison's as in Bercu et al. and Boyer and Godichon-Baggioni, need
+Hessians that are sums of known outer products, as in regression; secant updates of the inverse are
+biased under noise.)
 
 With B = Σ b_i v_i v_iᵀ, A = Σ clamp(1/|b_i|, λ, λ̄) v_i v_iᵀ. So A is positive with eigenvalues in
 [λ, λ̄] on any problem: assumption A5 holds, directions of negative curvature are descended, and
@@ -37,23 +37,24 @@ from mlmcgrad.schedules import Schedule
 class StochasticNewton(MatrixOptimizer):
     r"""Newton steps with a recursively estimated Hessian, safe on non-convex problems.
 
-    .. math::
-        \theta_{n+1} = \theta_n - \gamma_{n+1} A_n \hat H_{n+1}, \quad
-        A_n \approx (\nabla^2 V)^{-1}, \quad \underline\lambda I \le A_n \le \overline\lambda I
+    $$
+    \theta_{n+1} = \theta_n - \gamma_{n+1} A_n \hat H_{n+1}, \quad
+    A_n \approx (\nabla^2 V)^{-1}, \quad \underline\lambda I \le A_n \le \overline\lambda I
+    $$
 
-    Curvature comes from `observe_loss`, or from `observe` if you have products of your own (for
-    example differences of gradients). What is observed before step n enters A from step n + 1 on:
-    A_{n−1} does not know the data of step n, which assumption A5 asks for.
+    Curvature comes from `observe_loss`, or from `observe` if you have your own products (for
+    example differences of gradients). A pair observed before step n enters A at step n + 1:
+    A_{n−1} does not depend on the data of step n, as assumption A5 requires.
 
     Args:
-        params: parameters, named parameters or param groups; each group has a matrix of its own.
-        lr: step size γ_n ≥ 0, a float or a schedule; 1 or 1/n are usual for Newton.
+        params: parameters, named parameters or param groups; each group has its own matrix.
+        lr: step size γ_n ≥ 0, a number or a schedule; 1 or 1/n are usual for Newton.
         lower: λ > 0, the smallest eigenvalue of A; curvature beyond 1/λ counts as 1/λ.
         upper: λ̄ ≥ λ, the largest eigenvalue of A; curvature below 1/λ̄ counts as 1/λ̄.
         initial_curvature: B_0 is this number times the identity.
         averaging: c > 0 in a_k = min(1, c d / k). The start is forgotten like k^{-c}, noise is
             averaged over k/c pairs; `math.inf` (a_k = 1) suits exact products.
-        max_dimension: groups of a larger dimension d are refused (d² memory, d³ work a step).
+        max_dimension: groups of a larger dimension d are refused (d² memory, d³ operations a step).
         foreach: move the parameters by one operation on a list (None: yes).
         maximize: ascend instead of descend.
 
@@ -91,36 +92,27 @@ class StochasticNewton(MatrixOptimizer):
     def __init__(
         self,
         params: ParamsT,
-        lr: float | Schedule,
+        lr: float | Tensor | Schedule,
+        *,
         lower: float = 1e-3,
         upper: float = 1e2,
-        *,
         initial_curvature: float = 1.0,
         averaging: float = 2.0,
         max_dimension: int = 2048,
         foreach: bool | None = None,
         maximize: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "lower": lower,
-                "upper": upper,
-                "initial_curvature": initial_curvature,
-                "averaging": averaging,
-            },
-            max_dimension=max_dimension,
-            foreach=foreach,
-            maximize=maximize,
-        )
+        defaults = {"lr": lr, "lower": lower, "upper": upper, "max_dimension": max_dimension}
+        curvature = {"initial_curvature": initial_curvature, "averaging": averaging}
+        common = {"foreach": foreach, "maximize": maximize}
+        super().__init__(params, {**defaults, **curvature, **common})
 
     def observe_loss(self, loss: Tensor, generator: torch.Generator) -> None:
-        """Draw z ~ N(0, I) for each group and take in the pair (z, ∇²loss z).
+        """Draw z ~ N(0, I) for each group and observe the pair (z, ∇²loss z).
 
-        Call it before `loss.backward()` and `step()`. A loss that is a surrogate of a Markov
-        chain gradient has the Hessian of the loss at fixed states, without the part that comes
-        from the dependence of the invariant law on θ.
+        Call it before `loss.backward()` and `step()`. A loss that is the surrogate of a Markov
+        chain gradient has the Hessian at fixed states, without the part that comes from the
+        dependence of the invariant law on θ.
 
         Args:
             loss: scalar, differentiable twice in the parameters; its graph is kept.
@@ -132,12 +124,12 @@ class StochasticNewton(MatrixOptimizer):
             z = [normal_like(p, generator) for p in params]
             pairs.append(self._pair(index, z, hessian_product(loss, params, z)))
         for index, pair in enumerate(pairs):
-            self._take_in(index, *pair)
+            self._record(index, *pair)
 
     def observe(
         self, direction: Sequence[Tensor], product: Sequence[Tensor], group: int = 0
     ) -> None:
-        """Take in a curvature pair (z, y ≈ ∇²V z) of one param group.
+        """Use a curvature pair (z, y ≈ ∇²V z) of one param group from the next step but one.
 
         Args:
             direction: z, one tensor for each parameter of the group, random and isotropic.
@@ -147,7 +139,7 @@ class StochasticNewton(MatrixOptimizer):
         Raises:
             ValueError: the pair does not fit the group, is not finite, or z = 0.
         """
-        self._take_in(group, *self._pair(group, direction, product))
+        self._record(group, *self._pair(group, direction, product))
 
     def _pair(
         self, index: int, direction: Sequence[Tensor], product: Sequence[Tensor]
@@ -168,7 +160,7 @@ class StochasticNewton(MatrixOptimizer):
             )
         return z, y
 
-    def _take_in(self, index: int, z: Tensor, y: Tensor) -> None:
+    def _record(self, index: int, z: Tensor, y: Tensor) -> None:
         group = self.param_groups[index]
         state = self._group_state(group)
         state["pairs"] += 1
@@ -183,7 +175,7 @@ class StochasticNewton(MatrixOptimizer):
     def _direction(self, group: dict[str, Any], state: dict[str, Any], gradient: Tensor) -> Tensor:
         inverse: Tensor = state["inverse"]
         direction = inverse @ gradient
-        if state["inverted"] != state["pairs"]:  # only now: A must not know the data of its step
+        if state["inverted"] != state["pairs"]:  # only now: A must not depend on this step's data
             state["inverse"] = bounded_inverse(state["hessian"], group["lower"], group["upper"])
             state["inverted"] = state["pairs"]
         return direction

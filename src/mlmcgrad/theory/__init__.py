@@ -1,5 +1,7 @@
 """The paper's theory as numbers: constants, bounds and rates, with no sampling code.
 
+Where the paper needs a correction, the modules cite its erratum by number: see docs/errata.md.
+
 Example:
     >>> from mlmcgrad.schedules import power
     >>> c = constants(1, ergodicity([[0.7, 0.3], [0.2, 0.8]]))  # c1, c2, c3 from ζ, α, β
@@ -16,11 +18,11 @@ Example:
 
 from mlmcgrad.theory import bounds, rates
 from mlmcgrad.theory.amsgrad import AMSGradCoefficients, amsgrad_coefficients
-from mlmcgrad.theory.constants import Constants, bias_bound, constants, moment_bound
 from mlmcgrad.theory.cost import average_cost, expected_cost
-from mlmcgrad.theory.ergodicity import Ergodicity, ergodicity
+from mlmcgrad.theory.ergodicity_constants import Ergodicity, ergodicity
+from mlmcgrad.theory.estimator_constants import Constants, bias_bound, constants, moment_bound
 from mlmcgrad.theory.rates import Rate
-from mlmcgrad.theory.recommend import Plan, recommend
+from mlmcgrad.theory.recommendation import Method, Plan, UnreachableError, recommend
 from mlmcgrad.theory.terms import AdagradBound, AMSGradBound, Bound, Problem
 
 __all__ = [
@@ -30,9 +32,11 @@ __all__ = [
     "Bound",
     "Constants",
     "Ergodicity",
+    "Method",
     "Plan",
     "Problem",
     "Rate",
+    "UnreachableError",
     "amsgrad_coefficients",
     "average_cost",
     "bias_bound",

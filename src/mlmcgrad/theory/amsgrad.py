@@ -1,6 +1,7 @@
 """The AMSGrad theorem: its bound term by term, and its coefficients b0..b4.
 
-With λ_n = ε̲_{n−1}, ε̲_0 = 0, ε̲_n = (δ + ε_n(1−ρ2^n))^{-1/2}; γ non-increasing, T, ε non-decreasing:
+With λ_n = ε̲_{n−1}, ε̲_0 = 0, ε̲_n = (δ + M_n²(1−ρ2^n))^{-1/2}, where M_n² is the paper's ε_n;
+γ non-increasing, T and M non-decreasing:
 
     (1/ϖ_N) { gap + b0 + b1 Σ_{n=1}^N γ_{n+1}/T_{n+1} + b2 Σ γ_{n+1}² log T_{n+1}
               + b3 Σ (1−ρ1^n) γ_n² log T_n + b4 Σ (1 − γ_{n+1}²/γ_n²) }
@@ -13,8 +14,8 @@ With λ_n = ε̲_{n−1}, ε̲_0 = 0, ε̲_n = (δ + ε_n(1−ρ2^n))^{-1/2}; γ
 
 Appendix B, end of the proof of Theorem "amsgrad", with ε̲_0 = 0 as the theorem sets it. The factor
 1/(1−ρ1) of b3 is not in the paper: its Lemma "mn-amsgrad" prints E‖m_{n−1}‖² ≤ c2 (1−ρ1)(1−ρ1^n)
-G² log T_n where its proof gives c2 (1−ρ1^n)² G² log T_n (erratum 6), and
-(1−ρ1^n)² ≤ (1−ρ1)(1−ρ1^n)/(1−ρ1). b2 carries twice the G³ that the proof needs, as printed.
+G² log T_n where its proof gives c2 (1−ρ1^n)² G² log T_n (erratum 6, see docs/errata.md), and
+(1−ρ1^n)² ≤ (1−ρ1)(1−ρ1^n)/(1−ρ1). b2 has twice the G³ that the proof needs, as printed.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def amsgrad_coefficients(
     Args:
         problem: constants, G, L, gap.
         gamma_1: first step size γ_1.
-        truncation_1: first truncation T_1; max(T_1, 2) enters the logarithms (erratum 8).
+        truncation_1: first truncation T_1; the logarithms are of max(T_1, 2) (erratum 8).
         rho1: ρ1 in [0, 1).
         delta: δ > 0.
         as_printed: b3 without the factor 1/(1−ρ1) that its proof needs.
@@ -98,7 +99,7 @@ def amsgrad(
     rho1: float = 0.9,
     rho2: float = 0.999,
     delta: float = 1.0,
-    epsilon: float | Schedule = 1.0,
+    clip: float | Schedule = 1.0,
     as_printed: bool = False,
     exact: int = EXACT,
 ) -> AMSGradBound:
@@ -112,8 +113,8 @@ def amsgrad(
         rho1: ρ1 in [0, 1), the memory of the momentum.
         rho2: ρ2 in [0, 1), the memory of the squares.
         delta: δ > 0, inside the root of A_n.
-        epsilon: ε_n, the clipping of the squares, non-decreasing.
-        as_printed: take b3 from the paper's text instead of the corrected one (erratum 6).
+        clip: threshold M_n of |Ĥ_n|, non-decreasing; the paper's ε_n is M_n².
+        as_printed: use the paper's b3 instead of the corrected one (erratum 6).
         exact: beyond this n, sums of power schedules are integrated.
 
     Returns:
@@ -121,23 +122,23 @@ def amsgrad(
 
     Example:
         >>> from mlmcgrad.theory import Constants
-        >>> b = amsgrad(4, Problem(Constants(1, 1.0, 0.0, 0.0), G=1.0, L=1.0, gap=2.0),
+        >>> b = amsgrad(4, Problem(Constants(1, c1=1.0, c2=0.0, c3=0.0), G=1.0, L=1.0, gap=2.0),
         ...             gamma=1.0, truncation=2.0, rho2=0.0, delta=3.0)
         >>> b.weight, b.initial  # 4 (3+1)^{-1/2}
         (array([2.]), array([1.]))
     """
     g, t = as_schedule(gamma, "gamma"), as_schedule(truncation, "truncation")
-    eps = as_schedule(epsilon, "epsilon")
+    threshold = as_schedule(clip, "clip")
     positive(delta, "delta")
     fraction(rho2, "rho2")
-    sums = grid(N, [g, t, eps], exact)
+    sums = grid(N, [g, t, threshold], exact)
     n, one = sums.nodes, np.ones(1)
     step, next_step = values(g, n, "gamma"), values(g, n + 1, "gamma")
     length, next_length = truncations(t, n), truncations(t, n + 1)
-    top = values(eps, n, "epsilon")
+    top = values(threshold, n, "clip")
     check_monotone("gamma", n, -step, -next_step, "non-increasing")
     check_monotone("truncation", n, length, next_length, "non-decreasing")
-    check_monotone("epsilon", n, top, values(eps, n + 1, "epsilon"), "non-decreasing")
+    check_monotone("clip", n, top, values(threshold, n + 1, "clip"), "non-decreasing")
     b = amsgrad_coefficients(
         problem,
         gamma_1=float(values(g, one, "gamma")[0]),
@@ -146,9 +147,9 @@ def amsgrad(
         delta=delta,
         as_printed=as_printed,
     )
-    weight = sums.sums(next_step / np.sqrt(delta + top * (1 - rho2**n)))
+    weight = sums.sums(next_step / np.sqrt(delta + top**2 * (1 - rho2**n)))
     memory = (1 - rho1**n) * step**2 * log_lengths(length)
-    if isinstance(g, Power):  # without the cancellation that a large n brings
+    if isinstance(g, Power):  # avoids the cancellation of a large n
         change = -np.expm1(2 * g.exponent * np.log1p(1 / n))
     else:
         change = 1 - (next_step / step) ** 2

@@ -1,6 +1,7 @@
 """Bounds of E‖∇V(θ_R)‖² after N iterations (Theorems "gen", "adagrad", "amsgrad"), term by term.
 
-ϖ_N = Σ_{n=0}^{N} γ_{n+1} λ_{n+1}, gap = E V(θ_0) − V*. Logarithms are of max(T_n, 2) (erratum 8).
+ϖ_N = Σ_{n=0}^{N} γ_{n+1} λ_{n+1}, gap = E V(θ_0) − V*. Logarithms are of max(T_n, 2)
+(erratum 8, see docs/errata.md).
 
 general, λ_n = λ̲_n:
     (2/ϖ_N) { gap + c1 G² Σ_{n=1}^{N+1} γ_n λ̄_n/T_n + c2 G² (L/2) Σ_{n=1}^{N+1} γ_n² λ̄_n² log T_n }
@@ -11,8 +12,8 @@ Adagrad, λ_n = ε̲_{n−1}, ε̲_0 = ε_1, ε̲_n = (ε_{n+1}^{-2} + max_{i<n}
 
 AMSGrad: in `theory.amsgrad`, with its coefficients b0..b4.
 
-The factor 2 of the first two theorems is the paper's; its own proofs need only 1, so they are
-conservative by that factor.
+The factor 2 in the first two theorems is the paper's. Its own proofs need only 1, so these bounds
+are conservative by a factor of 2.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def general(
 
     Example:
         >>> from mlmcgrad.theory import Constants, Problem
-        >>> b = general(3, Problem(Constants(1, 1.0, 0.0, 0.0), G=1.0, L=1.0, gap=4.0),
+        >>> b = general(3, Problem(Constants(1, c1=1.0, c2=0.0, c3=0.0), G=1.0, L=1.0, gap=4.0),
         ...             gamma=1.0, truncation=2.0)
         >>> b.initial, b.bias, b.total  # 2·4/4, 2·(4/2)/4
         (array([2.]), array([1.]), array([3.]))
@@ -96,7 +97,7 @@ def adagrad(
     gamma: float | Schedule,
     truncation: float | Schedule,
     epsilon: float | Schedule = 1.0,
-    clipping: float | Schedule = 1.0,
+    clip: float | Schedule = 1.0,
     exact: int = EXACT,
 ) -> AdagradBound:
     """Bound for MLMC-Adagrad (Theorem "adagrad").
@@ -107,7 +108,7 @@ def adagrad(
         gamma: step sizes γ_n.
         truncation: T_n ≥ 1.
         epsilon: ε_n, the largest eigenvalue that A_{n−1} may have.
-        clipping: clipping(n) is the threshold of iteration n = 1, 2, …, the paper's M_{n−1}.
+        clip: clip(n) is the threshold of |Ĥ_n| at iteration n = 1, 2, …, the paper's M_{n−1}.
         exact: beyond this n, sums of power schedules are integrated.
 
     Returns:
@@ -115,18 +116,18 @@ def adagrad(
 
     Example:
         >>> from mlmcgrad.theory import Constants, Problem
-        >>> b = adagrad(1, Problem(Constants(1, 0.0, 0.0, 1.0), G=1.0, L=1.0, gap=0.0),
-        ...             gamma=1.0, truncation=4.0, clipping=3**0.5)
+        >>> b = adagrad(1, Problem(Constants(1, c1=0.0, c2=0.0, c3=1.0), G=1.0, L=1.0, gap=0.0),
+        ...             gamma=1.0, truncation=4.0, clip=3**0.5)
         >>> b.weight, b.third_moment  # 1 + (1+3)^{-1/2}, 2·(2 + 2/2)/1.5
         (array([1.5]), array([4.]))
     """
     g, t = as_schedule(gamma, "gamma"), as_schedule(truncation, "truncation")
-    eps, clip = as_schedule(epsilon, "epsilon"), as_schedule(clipping, "clipping")
-    sums = grid(N, [g, t, eps, clip], exact)
-    largest_clip = np.maximum.accumulate(values(clip, sums.nodes, "clipping"))
+    eps, threshold = as_schedule(epsilon, "epsilon"), as_schedule(clip, "clip")
+    sums = grid(N, [g, t, eps, threshold], exact)
+    largest_clip = np.maximum.accumulate(values(threshold, sums.nodes, "clip"))
 
     def parts(n: Array, clip_so_far: Array | float) -> tuple[Array, Array, Array, Array]:
-        step, length, top = (values(g, n, "gamma"), truncations(t, n), values(eps, n, "epsilon"))
+        step, length, top = values(g, n, "gamma"), truncations(t, n), values(eps, n, "epsilon")
         return (
             step * (top**-2 + clip_so_far**2) ** -0.5,
             step * top / length,

@@ -51,8 +51,8 @@ def expected_cost(N: int, truncation: float | Schedule) -> float:
     return float(np.sum(kappas + 2.0**-kappas))
 
 
-def average_cost(N: int, truncation: float | Schedule, exact: int = EXACT) -> float:
-    """Chain steps Σ_{n=1}^{N} T_n of the plain average at the same lengths.
+def average_cost(N: int, truncation: float | Schedule, *, exact: int = EXACT) -> float:
+    """Chain steps Σ_{n=1}^{N} T_n of the plain average with the same truncations.
 
     Args:
         N: number of iterations.

@@ -1,4 +1,4 @@
-"""Range checks of the numbers that enter the theory: every error names argument, value, remedy."""
+"""Range checks of the numbers that enter the theory; every error names the argument and value."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def non_negative(value: float, name: str) -> float:
     """Return value if it is ≥ 0."""
     result = number(value, name)
     if result < 0:
-        raise ValueError(f"{name} must be 0 or positive, got {value!r}")
+        raise ValueError(f"{name} must be ≥ 0, got {value!r}")
     return result
 
 
@@ -45,7 +45,7 @@ def whole(value: int, name: str, least: int = 1) -> int:
         raise TypeError(f"{name} must be an integer, got {value!r}")
     result = value.__index__()
     if result < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+        raise ValueError(f"{name} must be an integer ≥ {least}, got {value!r}")
     return result
 
 

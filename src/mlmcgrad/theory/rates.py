@@ -9,13 +9,13 @@ general, λ̲_n ∝ n^{−λ̲}, λ̄_n ∝ n^{λ̄}, γ + λ̲ < 1:
     N^{−(1−γ−λ̲)} { 1 + Ψ(α+γ−λ̄) + Φ(2γ−2λ̄) }
 Adagrad, M_{n−1} ∝ n^M, ε_n ∝ n^{ε̄}, γ + M < 1:
     N^{−(1−γ−M)} { 1 + Ψ(α+γ−ε̄) + Ψ(1+γ−3ε̄−α/2) + Φ(2γ−2ε̄) }
-AMSGrad, ε_n ∝ n^{ε̄}, 2γ + ε̄ < 2:
-    N^{−(1−γ−ε̄/2)} { 1 + Ψ(α+γ) + Φ(2γ) + γ log N }
+AMSGrad, M_n ∝ n^M, which is the paper's ε_n = M_n² ∝ n^{2M}, γ + M < 1:
+    N^{−(1−γ−M)} { 1 + Ψ(α+γ) + Φ(2γ) + γ log N }
 
-Against the printed text: Corollary "gen" writes λ̲_n ∝ n^{+λ̲} beside this same rate and condition
-(erratum 4), Corollary "adagrad" has N^{−(1+ε̄−γ−M)} under γ + M < 1 + ε̄, right only for ε̄ = 0
-(erratum 5). The paper takes α > 0; α = 0 (constant T) is accepted here, with Ψ for Φ because
-log T_n no longer grows.
+The printed text differs (see docs/errata.md): Corollary "gen" writes λ̲_n ∝ n^{+λ̲} beside this same
+rate and condition (erratum 4), Corollary "adagrad" has N^{−(1+ε̄−γ−M)} under γ + M < 1 + ε̄, right
+only for ε̄ = 0 (erratum 5). The paper has α > 0; α = 0 (constant T) is accepted here, with Ψ for Φ
+because log T_n no longer grows.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def phi(eta: float) -> Order:
 
 
 def general(
-    gamma: float, alpha: float, lower: float = 0.0, upper: float = 0.0, *, as_printed: bool = False
+    gamma: float, alpha: float, *, lower: float = 0.0, upper: float = 0.0, as_printed: bool = False
 ) -> Rate:
     """Rate for preconditioners with eigenvalues in [λ̲_n, λ̄_n] (Corollary "gen").
 
@@ -74,8 +74,8 @@ def general(
         alpha: α ≥ 0 of T_n ∝ n^α.
         lower: λ̲ ≥ 0 of λ̲_n ∝ n^{−λ̲}.
         upper: λ̄ ≥ 0 of λ̄_n ∝ n^{λ̄}.
-        as_printed: the paper's text, which calls `lower` the exponent of λ̲_n ∝ n^{+λ̲} and then
-            gives this same rate; the numbers do not change, and α = 0 is refused.
+        as_printed: the paper's text, which has λ̲_n ∝ n^{+λ̲} and then this same rate; the numbers
+            do not change, and α = 0 is refused.
 
     Returns:
         The order in N.
@@ -97,19 +97,14 @@ def general(
 
 
 def adagrad(
-    gamma: float,
-    alpha: float,
-    clipping: float = 0.0,
-    epsilon: float = 0.0,
-    *,
-    as_printed: bool = False,
+    gamma: float, alpha: float, *, clip: float = 0.0, epsilon: float = 0.0, as_printed: bool = False
 ) -> Rate:
     """Rate of MLMC-Adagrad (Corollary "adagrad").
 
     Args:
         gamma: γ ≥ 0 of γ_n ∝ n^{−γ}.
         alpha: α ≥ 0 of T_n ∝ n^α.
-        clipping: M ≥ 0 of M_{n−1} ∝ n^M.
+        clip: M ≥ 0 of M_{n−1} ∝ n^M.
         epsilon: ε̄ ≥ 0 of ε_n ∝ n^{ε̄}.
         as_printed: the leading factor N^{−(1+ε̄−γ−M)} of the paper's text (erratum 5).
 
@@ -120,12 +115,12 @@ def adagrad(
         >>> adagrad(gamma=0.5, alpha=2.0).dominant  # a long truncation costs third moments
         ('third_moment',)
     """
-    _check(gamma, alpha, as_printed, clipping=clipping, epsilon=epsilon)
+    _check(gamma, alpha, as_printed, clip=clip, epsilon=epsilon)
     limit = 1 + epsilon if as_printed else 1.0
-    if gamma + clipping >= limit:
-        raise ValueError(_too_large("gamma + clipping", gamma + clipping, limit))
+    if gamma + clip >= limit:
+        raise ValueError(_too_large("gamma + clip", gamma + clip, limit))
     return _rate(
-        -(limit - gamma - clipping),
+        -(limit - gamma - clip),
         initial=(0.0, 0.0),
         bias=psi(alpha + gamma - epsilon),
         second_moment=_second(2 * gamma - 2 * epsilon, alpha),
@@ -133,14 +128,14 @@ def adagrad(
     )
 
 
-def amsgrad(gamma: float, alpha: float, epsilon: float = 0.0, *, as_printed: bool = False) -> Rate:
+def amsgrad(gamma: float, alpha: float, *, clip: float = 0.0, as_printed: bool = False) -> Rate:
     """Rate of MLMC-AMSGrad (Corollary "ams-grad").
 
     Args:
         gamma: γ ≥ 0 of γ_n ∝ n^{−γ}.
         alpha: α ≥ 0 of T_n ∝ n^α.
-        epsilon: ε̄ ≥ 0 of ε_n ∝ n^{ε̄}.
-        as_printed: the paper's text, right as it is (erratum 6 changes b3 only); α = 0 is refused.
+        clip: M ≥ 0 of M_n ∝ n^M; the paper's ε̄ is 2M.
+        as_printed: the paper's text, which is right (erratum 6 changes b3 only); α = 0 is refused.
 
     Returns:
         The order in N.
@@ -150,9 +145,9 @@ def amsgrad(gamma: float, alpha: float, epsilon: float = 0.0, *, as_printed: boo
         >>> rate.exponent, rate.log_power, rate.dominant
         (-0.25, 0.0, ('bias',))
     """
-    _check(gamma, alpha, as_printed, epsilon=epsilon)
-    if 2 * gamma + epsilon >= 2:
-        raise ValueError(_too_large("2 gamma + epsilon", 2 * gamma + epsilon, 2.0))
+    _check(gamma, alpha, as_printed, clip=clip)
+    if gamma + clip >= 1:
+        raise ValueError(_too_large("gamma + clip", gamma + clip, 1.0))
     second = _second(2 * gamma, alpha)
     terms: dict[str, Order] = {
         "initial": (0.0, 0.0),
@@ -163,7 +158,7 @@ def amsgrad(gamma: float, alpha: float, epsilon: float = 0.0, *, as_printed: boo
     }
     if gamma > 0:  # a constant step does not change
         terms["step_change"] = (0.0, 1.0)
-    return _rate(-(1 - gamma - epsilon / 2), **terms)
+    return _rate(-(1 - gamma - clip), **terms)
 
 
 def _second(eta: float, alpha: float) -> Order:
@@ -171,7 +166,7 @@ def _second(eta: float, alpha: float) -> Order:
 
 
 def _rate(leading: float, **terms: Order) -> Rate:
-    # rounding makes exponents such as 0.5 − 0.3 that exact arithmetic has equal differ by 1e-16
+    # Exponents that are equal in exact arithmetic, such as 0.5 − 0.3 and 0.2, may differ by 1e-16.
     orders = {
         name: (round(leading + exponent, 12) + 0.0, power)
         for name, (exponent, power) in terms.items()
@@ -187,13 +182,13 @@ def _check(gamma: float, alpha: float, as_printed: bool, **others: float) -> Non
     for name, value in others.items():
         non_negative(value, name)
     if as_printed and alpha == 0:
-        raise ValueError("alpha must be positive in the paper's text, got 0; as_printed=False")
+        raise ValueError("alpha must be positive in the paper's text, got 0; pass as_printed=False")
 
 
 def _too_large(what: str, value: float, limit: float) -> str:
     return (
-        f"{what} must be less than {limit:g}, got {value:g}: the weights of R would not add up to "
-        "infinity; use a slower decay of the steps"
+        f"{what} must be less than {limit:g}, got {value:g}: the sum of the weights of R would not "
+        "diverge; use steps that decay more slowly"
     )
 
 

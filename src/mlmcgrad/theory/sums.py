@@ -47,7 +47,7 @@ def grid(N: Iterations, schedules: Sequence[Schedule], exact: int = EXACT) -> Gr
     """Nodes for the sums up to each N.
 
     Args:
-        N: one number of iterations or several, each at least 1.
+        N: one number of iterations or several, each ≥ 1.
         schedules: the sequences that enter the sums; N > exact needs all to be c·n^e.
         exact: terms that are added one by one.
 
@@ -55,22 +55,22 @@ def grid(N: Iterations, schedules: Sequence[Schedule], exact: int = EXACT) -> Gr
         >>> float(grid(4, []).sums(grid(4, []).nodes)[0])
         10.0
     """
-    wanted = [whole(n, "N") for n in (N if isinstance(N, Iterable) else [N])]
-    if not wanted:
+    iterations = [whole(n, "N") for n in (N if isinstance(N, Iterable) else [N])]
+    if not iterations:
         raise ValueError("N must hold at least one number of iterations, got an empty sequence")
-    longest = max(wanted)
+    longest = max(iterations)
     smooth = all(isinstance(schedule, Power) for schedule in schedules)
     if not smooth:
         exact = LONGEST_EXACT
         if longest > exact:
             raise ValueError(
-                f"N={longest} is too many terms for a schedule given as a function (at most "
+                f"N={longest} is too many terms for a schedule that is a function (at most "
                 f"{exact}); use schedules.power or schedules.constant, whose sums are integrated"
             )
     head = min(longest, whole(exact, "exact"))
     nodes, weights = [np.arange(1.0, head + 1)], [np.ones(head)]
     ends, count, left = {}, head, math.log(head + 0.5)
-    for n in sorted(set(wanted)):
+    for n in sorted(set(iterations)):
         if n <= head:
             ends[n] = n - 1
             continue
@@ -83,27 +83,27 @@ def grid(N: Iterations, schedules: Sequence[Schedule], exact: int = EXACT) -> Gr
         count, left = count + x.size, right
         ends[n] = count - 1
     return Grid(
-        iterations=np.array(wanted, dtype=np.int64),
+        iterations=np.array(iterations, dtype=np.int64),
         nodes=np.concatenate(nodes),
         weights=np.concatenate(weights),
-        ends=np.array([ends[n] for n in wanted], dtype=np.int64),
+        ends=np.array([ends[n] for n in iterations], dtype=np.int64),
     )
 
 
 def values(schedule: Schedule, n: Array, name: str) -> Array:
     """The schedule at the nodes n; every value must be positive and finite."""
     if isinstance(schedule, Power):
-        found = schedule.c * n**schedule.exponent
+        sequence = schedule.c * n**schedule.exponent
     else:
-        found = np.array([float(schedule(int(k))) for k in n])
-    wrong = ~(np.isfinite(found) & (found > 0))
+        sequence = np.array([float(schedule(int(k))) for k in n])
+    wrong = ~(np.isfinite(sequence) & (sequence > 0))
     if wrong.any():
         first = int(np.argmax(wrong))
         raise ValueError(
             f"{name} must be positive and finite at every iteration, "
-            f"got {found[first]} at n = {n[first]:g}"
+            f"got {sequence[first]} at n = {n[first]:g}"
         )
-    return np.asarray(found)
+    return np.asarray(sequence)
 
 
 __all__ = ["EXACT", "Array", "Grid", "Iterations", "grid", "values"]

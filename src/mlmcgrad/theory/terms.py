@@ -1,21 +1,21 @@
-"""What goes into a bound and what comes out: the problem's constants, the terms of the theorems."""
+"""Input and output of the bounds: the constants of the problem, the terms of the theorems."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mlmcgrad.schedules import Schedule
-from mlmcgrad.theory.constants import Constants
+from mlmcgrad.theory.estimator_constants import Constants
 from mlmcgrad.theory.ranges import non_negative, positive
 from mlmcgrad.theory.sums import Array, values
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What the theorems need to know of the objective and its gradient estimates.
+    """What the theorems need to know about the objective and its gradient estimates.
 
     Example:
         >>> Problem(Constants(d=2, c1=1.0, c2=50.0, c3=900.0), G=1.0, L=0.5, gap=2.0).L
@@ -23,6 +23,7 @@ class Problem:
     """
 
     constants: Constants
+    _: KW_ONLY
     G: float
     """Bound of the Euclidean norm ‖H_θ(x)‖, hence of ‖∇V‖."""
     L: float
@@ -38,13 +39,13 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """A bound at each of `iterations`; the terms already carry their factor 1/ϖ_N or 2/ϖ_N."""
+    """A bound at each of `iterations`; the terms include their factor 1/ϖ_N or 2/ϖ_N."""
 
     iterations: NDArray[np.int64]
     weight: Array
     """ϖ_N, the normalisation of the law of R."""
     initial: Array
-    """The part of V(θ_0) − V*."""
+    """The term of E V(θ_0) − V*."""
     bias: Array
     second_moment: Array
 
@@ -62,7 +63,7 @@ class Bound:
 
 @dataclass(frozen=True, eq=False)
 class AdagradBound(Bound):
-    """Adds the price of a preconditioner that has seen the current gradient (c3)."""
+    """Adds the term of c3: the preconditioner depends on the current gradient."""
 
     third_moment: Array
 
@@ -77,20 +78,20 @@ class AMSGradBound(Bound):
 
 
 def log_lengths(length: Array) -> Array:
-    """Logarithm of max(T, 2), in which the moments of Ĥ are bounded (erratum 8)."""
+    """Logarithm of max(T, 2), which bounds the moments of Ĥ (erratum 8, see docs/errata.md)."""
     return np.asarray(np.log(np.maximum(length, 2.0)))
 
 
 def truncations(schedule: Schedule, n: Array) -> Array:
-    """T_n at the nodes n; every one must be at least 1."""
-    found = values(schedule, n, "truncation")
-    if (found < 1).any():
-        first = int(np.argmax(found < 1))
+    """T_n at the nodes n; all must be ≥ 1."""
+    lengths = values(schedule, n, "truncation")
+    if (lengths < 1).any():
+        first = int(np.argmax(lengths < 1))
         raise ValueError(
-            f"truncation must be at least 1, got {found[first]:g} at n = {n[first]:g}; "
+            f"truncation must be ≥ 1, got {lengths[first]:g} at n = {n[first]:g}; "
             "a chain has at least one step"
         )
-    return found
+    return lengths
 
 
 def check_monotone(name: str, n: Array, now: Array, following: Array, what: str) -> None:

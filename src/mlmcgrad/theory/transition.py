@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Matrix = NDArray[np.float64]
 
-ROW_SUM_TOLERANCE = 1e-6  # what rounding in float32 leaves; rows are then divided by their sum
+ROW_SUM_TOLERANCE = 1e-6  # allows for rounding in float32; rows are then divided by their sum
 
 
 def transition_matrix(P: ArrayLike) -> Matrix:
@@ -30,7 +30,7 @@ def transition_matrix(P: ArrayLike) -> Matrix:
         Traceback (most recent call last):
         ValueError: P is not aperiodic: its period is 2; mix it with the identity, (P + I)/2, ...
     """
-    if hasattr(P, "detach"):  # a tensor that carries gradients does not convert by itself
+    if hasattr(P, "detach"):  # numpy refuses a tensor that requires a gradient
         P = P.detach().cpu().numpy()
     matrix = np.array(P, dtype=np.float64)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.size == 0:
@@ -52,7 +52,7 @@ def transition_matrix(P: ArrayLike) -> Matrix:
     groups = classes(matrix)
     if len(groups) > 1:
         raise ValueError(
-            f"P is not irreducible: its communicating classes are {groups}; give the matrix of one "
+            f"P is not irreducible: its communicating classes are {groups}; pass the matrix of one "
             "closed class, or add transitions that connect them"
         )
     if (span := period(matrix)) > 1:
@@ -75,10 +75,10 @@ def classes(matrix: Matrix) -> list[list[int]]:
     for _ in range(max(1, math.ceil(math.log2(n)) if n > 1 else 1)):
         reach = (reach.astype(np.float64) @ reach.astype(np.float64)) > 0
     mutual = reach & reach.T
-    found: dict[int, list[int]] = {}
+    members: dict[int, list[int]] = {}
     for state in range(n):
-        found.setdefault(int(np.argmax(mutual[state])), []).append(state)
-    return list(found.values())
+        members.setdefault(int(np.argmax(mutual[state])), []).append(state)
+    return list(members.values())
 
 
 def period(matrix: Matrix) -> int:
@@ -100,8 +100,8 @@ def period(matrix: Matrix) -> int:
 def stationary_law(matrix: Matrix) -> Matrix:
     """Stationary law of an irreducible chain by state reduction.
 
-    The algorithm subtracts nothing, so every entry is accurate to a few units in the last place,
-    however small it is.
+    The algorithm never subtracts, so every entry, however small, is accurate to a few units in the
+    last place.
 
     Reference:
         Grassmann, Taksar and Heyman, Regenerative analysis and steady state distributions for

@@ -110,10 +110,10 @@ def test_unreadable_matrices(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     [
         ({"G": -1.0}, "G must be positive"),
         ({"alpha": 1.0}, r"alpha must be in \[0, 1\)"),
-        ({"dimension": 0}, "d must be an integer of at least 1"),
+        ({"dimension": 0}, "d must be an integer ≥ 1"),
         ({"gamma_scale": 0.0}, "gamma must be positive"),
         ({"gamma_exponent": 1.0}, "gamma"),
-        ({"truncation_scale": 0.5}, "truncation must be at least 1"),
+        ({"truncation_scale": 0.5}, "truncation must be ≥ 1"),
         ({"optimizer": "amsgrad", "rho1": 1.0}, r"rho1 must be in \[0, 1\)"),
         ({"optimizer": "amsgrad", "delta": 0.0}, "delta must be positive"),
         ({"optimizer": "adagrad", "epsilon": -1.0}, "epsilon must be positive"),

@@ -23,7 +23,7 @@ from mlmcgrad.experiments.plots import COLOURS, panels
 from mlmcgrad.runs import folder as records
 from mlmcgrad.schedules import power
 from mlmcgrad.theory import bounds, rates
-from mlmcgrad.theory.recommend import Method
+from mlmcgrad.theory.recommendation import Method
 
 _BOUNDS: dict[str, Callable[..., theory.Bound]] = {
     "sgd": bounds.general,
@@ -136,9 +136,9 @@ def _bound(config: Bound, problem: theory.Problem, N: list[int]) -> theory.Bound
 def _settings(config: Bound) -> dict[str, Any]:
     """What the optimizer's theorem takes beside the schedules."""
     if config.optimizer == "adagrad":
-        return {"epsilon": config.epsilon, "clipping": config.clip}
+        return {"epsilon": config.epsilon, "clip": config.clip}
     if config.optimizer == "amsgrad":
-        names = ("rho1", "rho2", "delta", "epsilon", "as_printed")
+        names = ("rho1", "rho2", "delta", "clip", "as_printed")
         return {name: getattr(config, name) for name in names}
     return {}
 

@@ -48,9 +48,9 @@ class Bound(Experiment):
     truncation_exponent: float = 0.5
     """How fast T_n grows; 0 for a constant T."""
     epsilon: float = 1.0
-    """Adagrad: largest eigenvalue ε of the preconditioner. AMSGrad: clipping ε of the squares."""
+    """Adagrad: largest eigenvalue ε of the preconditioner."""
     clip: float = 1.0
-    """Adagrad: clipping threshold M."""
+    """Adagrad, AMSGrad: threshold M at which the entries of a gradient are clipped."""
     rho1: float = 0.9
     """AMSGrad: memory of the momentum."""
     rho2: float = 0.999

@@ -67,10 +67,7 @@ def bound(
     if name == "sgd":
         return bounds.general(N, problem, **schedules, exact=exact)
     if name == "adagrad":
-        epsilon, clipping = run.ADAGRAD["epsilon"], run.ADAGRAD["clip"]
-        return bounds.adagrad(
-            N, problem, **schedules, epsilon=epsilon, clipping=clipping, exact=exact
-        )
+        return bounds.adagrad(N, problem, **schedules, **run.ADAGRAD, exact=exact)
     return bounds.amsgrad(N, problem, **schedules, **run.AMSGRAD, exact=exact)
 
 

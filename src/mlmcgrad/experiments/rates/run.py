@@ -38,7 +38,7 @@ TRUNCATION = 2.0  # T_1; also T_n for every n when α = 0
 GAMMA = power(0.1, -0.5)
 # ε_1 of the order 1/M, or the first iterate would carry most of the weight of R.
 ADAGRAD: dict[str, Any] = {"epsilon": 1.0, "clip": 2.0}
-AMSGRAD: dict[str, Any] = {"rho1": 0.9, "rho2": 0.999, "delta": 1.0, "epsilon": 4.0}
+AMSGRAD: dict[str, Any] = {"rho1": 0.9, "rho2": 0.999, "delta": 1.0, "clip": 2.0}
 
 _BLOCK = 256  # iterates whose gradients are computed together
 _REPORTS = 100
@@ -178,7 +178,7 @@ def make_optimizer(name: Name, theta: Tensor) -> torch.optim.Optimizer:
 def weight(optimizer: torch.optim.Optimizer, n: int) -> float:
     """w_n = γ_{n+1} λ_{n+1}."""
     if isinstance(optimizer, (optim.Adagrad, optim.AMSGrad)):
-        return optimizer.learning_rate(n + 1) * optimizer.preconditioner_bounds(n + 1)[0]
+        return optimizer.lr_at(n + 1) * optimizer.preconditioner_bounds(n + 1)[0]
     return GAMMA(n + 1)
 
 

@@ -121,7 +121,7 @@ def test_independent_draws_give_mcdiarmids_constant() -> None:
     assert chain.beta == pytest.approx(2.0, rel=1e-12)
     assert chain.zeta == pytest.approx(0.75, rel=1e-9)
     assert chain.alpha == pytest.approx(0.0, abs=1e-12)
-    assert ergodicity([[1.0]]) == Ergodicity(0.0, 0.0, 2.0, 0, (1.0,))
+    assert ergodicity([[1.0]]) == Ergodicity(0.0, 0.0, 2.0, mixing_time=0, stationary=(1.0,))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Constants of the multilevel estimator (Proposition 1, Appendix A): bias and moments of Ĥ.
 
-With K ~ Geometric(1/2), truncation T ≥ 2 and ‖H‖ ≤ G (Euclidean norm, erratum 10):
+With K ~ Geometric(1/2), truncation T ≥ 2 and ‖H‖ ≤ G in the Euclidean norm (erratum 10, see
+docs/errata.md):
 
     ‖E Ĥ − h‖ ≤ c1 G/T,     E‖Ĥ‖² ≤ c2 G² log T,     E‖Ĥ‖³ ≤ c3 G³ √T,
 
@@ -17,16 +18,17 @@ For a general level law μ, τ(k) = 1/μ(k), τ(0) = max(1, 1/(2μ(1))), κ = ma
               + (16^p/8) (ζ√d/(1−α))^p        Σ_{k≤κ} Δ(k, p)/τ(k) },
     Δ(k, p) = (τ(k)/⌊τ(k)⌋)^p + (τ(k)/⌊τ(k−1)⌋)^p.
 
-When ⌊τ(0)⌋ > 1 both hold for the estimator that starts from H^{(⌊τ(0)⌋)} (erratum 7).
+When ⌊τ(0)⌋ > 1 both hold for the estimator that starts from H^{(⌊τ(0)⌋)} (erratum 7, see
+docs/errata.md).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
-from mlmcgrad.theory.ergodicity import Ergodicity
+from mlmcgrad.theory.ergodicity_constants import Ergodicity
 from mlmcgrad.theory.ranges import non_negative, number, positive, whole
 
 LevelLaw = Callable[[int], float] | Sequence[float]
@@ -37,6 +39,7 @@ class Constants:
     """c1 (bias), c2 (second moment), c3 (third moment) for gradients of dimension d."""
 
     d: int
+    _: KW_ONLY
     c1: float
     c2: float
     c3: float
@@ -81,7 +84,7 @@ def geometric(k: int) -> float:
 
 
 def bias_bound(
-    d: int, ergodicity: Ergodicity, truncation: float, pmf: LevelLaw = geometric, G: float = 1.0
+    d: int, ergodicity: Ergodicity, *, truncation: float, pmf: LevelLaw = geometric, G: float = 1.0
 ) -> float:
     """Bound of ‖E Ĥ − h‖ for a level law μ (Lemma "bias-gen").
 
@@ -106,6 +109,7 @@ def moment_bound(
     p: float,
     d: int,
     ergodicity: Ergodicity,
+    *,
     truncation: float,
     pmf: LevelLaw = geometric,
     G: float = 1.0,
@@ -113,7 +117,7 @@ def moment_bound(
     """Bound of E‖Ĥ‖^p for a level law μ and p ≥ 2 (Lemma "mom-2p-gen").
 
     Args:
-        p: order of the moment, at least 2.
+        p: order of the moment, p ≥ 2.
         d: dimension of the gradient.
         ergodicity: (ζ, α, β) of the chain.
         truncation: T; levels with ⌊1/μ(k)⌋ > T are not used.
@@ -125,7 +129,7 @@ def moment_bound(
         866.0
     """
     if number(p, "p") < 2:
-        raise ValueError(f"p must be at least 2, got {p!r}")
+        raise ValueError(f"p must be ≥ 2, got {p!r}")
     whole(d, "d")
     tau = _lengths(pmf, number(truncation, "truncation"))
     levels = range(1, len(tau))
@@ -149,7 +153,7 @@ def delta(k: int, p: float, tau: Sequence[float]) -> float:
 
 
 def _lengths(pmf: LevelLaw, truncation: float) -> list[float]:
-    """τ(0), …, τ(κ): the chain lengths that the truncation lets through."""
+    """τ(0), …, τ(κ): the chain lengths within the truncation."""
     law = pmf if callable(pmf) else None
     values = [] if callable(pmf) else list(pmf)
     tau: list[float] = []
@@ -172,13 +176,13 @@ def _lengths(pmf: LevelLaw, truncation: float) -> list[float]:
     if not tau or mass < 1 - 1e-9:
         raise ValueError(
             f"pmf sums to {mass:.9g} over its {k - 1} levels, all of them within "
-            f"truncation={truncation:g}; give the levels up to the first one longer than that"
+            f"truncation={truncation:g}; pass the levels up to the first one longer than that"
         )
     return tau
 
 
 def _floor(length: float) -> int:
-    """⌊τ⌋, with 1/μ read as the integer it is meant to be when rounding left it just below."""
+    """⌊τ⌋, where a 1/μ that rounding left just below an integer counts as that integer."""
     return math.floor(length * (1 + 1e-12))
 
 

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mlmcgrad.theory import Constants, Ergodicity, bias_bound, constants, ergodicity, moment_bound
-from mlmcgrad.theory.constants import delta, geometric
+from mlmcgrad.theory.estimator_constants import LevelLaw, delta, geometric
 
 CHAIN = Ergodicity(zeta=1.0, alpha=0.5, beta=0.25)  # ζ/(1−α) = 2
 
@@ -55,25 +55,28 @@ def test_concentration_enters_the_moments_only() -> None:
 def test_proposition_1_follows_from_the_general_bound(truncation: float) -> None:
     for chain in (CHAIN, Ergodicity(3.0, 0.9, 0.01), Ergodicity(0.0, 0.0, 2.0)):
         c = constants(7, chain)
-        assert moment_bound(2, 7, chain, truncation) <= c.c2 * math.log(truncation) * (1 + 1e-12)
-        assert moment_bound(3, 7, chain, truncation) <= c.c3 * math.sqrt(truncation)
-        assert bias_bound(7, chain, truncation) <= c.c1 / truncation
+        second, third = (moment_bound(p, 7, chain, truncation=truncation) for p in (2, 3))
+        assert second <= c.c2 * math.log(truncation) * (1 + 1e-12)
+        assert third <= c.c3 * math.sqrt(truncation)
+        assert bias_bound(7, chain, truncation=truncation) <= c.c1 / truncation
 
 
 def test_general_bound_by_hand() -> None:
     # p = 2, d = 1, one level: 2 {17 + 32·2·Γ(1)·4·Δ(1,1) + 32·4·Δ(1,2)/2}, Δ(1,1) = 3, Δ(1,2) = 5
-    assert moment_bound(2, 1, CHAIN, 2.0) == pytest.approx(2 * (17 + 768 + 320))
-    assert moment_bound(2, 1, CHAIN, 2.0, G=3.0) == pytest.approx(9 * 2 * (17 + 768 + 320))
-    assert moment_bound(4, 1, CHAIN, 1.0) == 8 * (1 + 256)  # no level fits
+    assert moment_bound(2, 1, CHAIN, truncation=2.0) == pytest.approx(2 * (17 + 768 + 320))
+    assert moment_bound(2, 1, CHAIN, truncation=2.0, G=3.0) == pytest.approx(18 * (17 + 768 + 320))
+    assert moment_bound(4, 1, CHAIN, truncation=1.0) == 8 * (1 + 256)  # no level fits
     assert delta(2, 2, [1.0, 5 / 3, 25 / 6]) == pytest.approx((25 / 24) ** 2 + (25 / 6) ** 2)
     # the same law as a function and as a list
     tabulated = [2.0**-k for k in range(1, 8)]
-    assert moment_bound(3, 2, CHAIN, 40.0, tabulated) == moment_bound(3, 2, CHAIN, 40.0, geometric)
+    assert moment_bound(3, 2, CHAIN, truncation=40.0, pmf=tabulated) == moment_bound(
+        3, 2, CHAIN, truncation=40.0, pmf=geometric
+    )
     # ⌊τ(0)⌋ = ⌊5/2⌋ = 2 (erratum 7): with no level inside T the estimate is H^{(2)}
-    assert bias_bound(1, CHAIN, 4.0, [0.2] * 5) == 2.0
-    assert bias_bound(1, CHAIN, 5.0, [0.2] * 5) == 0.8
-    assert bias_bound(1, CHAIN, 48.5, [1 / 49] * 49) == 4 / 24
-    assert bias_bound(1, CHAIN, 49.0, [1 / 49] * 49) == 4 / 49
+    assert bias_bound(1, CHAIN, truncation=4.0, pmf=[0.2] * 5) == 2.0
+    assert bias_bound(1, CHAIN, truncation=5.0, pmf=[0.2] * 5) == 0.8
+    assert bias_bound(1, CHAIN, truncation=48.5, pmf=[1 / 49] * 49) == 4 / 24
+    assert bias_bound(1, CHAIN, truncation=49.0, pmf=[1 / 49] * 49) == 4 / 49
 
 
 def geometric_60(k: int) -> float:
@@ -119,9 +122,9 @@ def test_bounds_dominate_exact_enumeration(
             )
             for p in (2, 3)
         }
-        assert bias <= bias_bound(2, chain, truncation, pmf)
-        assert moments[2] <= moment_bound(2, 2, chain, truncation, pmf)
-        assert moments[3] <= moment_bound(3, 2, chain, truncation, pmf)
+        assert bias <= bias_bound(2, chain, truncation=truncation, pmf=pmf)
+        assert moments[2] <= moment_bound(2, 2, chain, truncation=truncation, pmf=pmf)
+        assert moments[3] <= moment_bound(3, 2, chain, truncation=truncation, pmf=pmf)
         if pmf is geometric:
             c = constants(2, chain)
             assert bias <= c.c1 / truncation
@@ -140,22 +143,26 @@ def test_bias_bound_is_not_far_from_the_truth() -> None:
         total += float(power[rare] @ H)
         power = power @ P_SLOW
     bias = abs(total / steps - law @ H)
-    assert 0.9 < bias / bias_bound(1, chain, float(steps)) <= 1
+    assert 0.9 < bias / bias_bound(1, chain, truncation=float(steps)) <= 1
+
+
+def _bias(pmf: LevelLaw) -> float:
+    return bias_bound(1, CHAIN, truncation=9.0, pmf=pmf)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: constants(0, CHAIN), "d must be an integer of at least 1, got 0"),
-        (lambda: moment_bound(1.5, 1, CHAIN, 4.0), "p must be at least 2, got 1.5"),
-        (lambda: moment_bound(2, 1, CHAIN, math.nan), "truncation must be a finite"),
-        (lambda: moment_bound(2, 1, CHAIN, 4.0, G=-1.0), "G must be positive, got -1.0"),
-        (lambda: bias_bound(1, CHAIN, 9.0, [0.2, 0.8]), "non-increasing .* got 0.8 at level 2"),
-        (lambda: bias_bound(1, CHAIN, 9.0, [0.7, 0.7]), "got 0.7 at level 2 after the mass 0.7"),
-        (lambda: bias_bound(1, CHAIN, 9.0, [0.5, 0.25]), "sums to 0.75 over its 2 levels"),
-        (lambda: bias_bound(1, CHAIN, 9.0, []), "sums to 0 over its 0 levels"),
-        (lambda: bias_bound(1, CHAIN, 9.0, lambda k: 0.3), "after the mass 0.9"),
-        (lambda: Constants(1, -1.0, 0.0, 0.0), "c1 must be 0 or positive, got -1.0"),
+        (lambda: constants(0, CHAIN), "d must be an integer ≥ 1, got 0"),
+        (lambda: moment_bound(1.5, 1, CHAIN, truncation=4.0), "p must be ≥ 2, got 1.5"),
+        (lambda: moment_bound(2, 1, CHAIN, truncation=math.nan), "truncation must be a finite"),
+        (lambda: moment_bound(2, 1, CHAIN, truncation=4.0, G=-1.0), "G must be positive, got -1.0"),
+        (lambda: _bias([0.2, 0.8]), "non-increasing .* got 0.8 at level 2"),
+        (lambda: _bias([0.7, 0.7]), "got 0.7 at level 2 after the mass 0.7"),
+        (lambda: _bias([0.5, 0.25]), "sums to 0.75 over its 2 levels"),
+        (lambda: _bias([]), "sums to 0 over its 0 levels"),
+        (lambda: _bias(lambda k: 0.3), "after the mass 0.9"),
+        (lambda: Constants(1, c1=-1.0, c2=0.0, c3=0.0), "c1 must be ≥ 0, got -1.0"),
     ],
 )
 def test_bad_input_is_refused(call: Callable[[], object], message: str) -> None:

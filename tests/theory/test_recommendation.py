@@ -11,8 +11,10 @@ from mlmcgrad.schedules import power
 from mlmcgrad.theory import (
     Bound,
     Constants,
+    Method,
     Plan,
     Problem,
+    UnreachableError,
     average_cost,
     bounds,
     constants,
@@ -21,7 +23,6 @@ from mlmcgrad.theory import (
     rates,
     recommend,
 )
-from mlmcgrad.theory.recommend import Method
 
 EASY = Problem(Constants(d=1, c1=1.0, c2=1.0, c3=0.1), G=1.0, L=1.0, gap=1.0)
 PLAN: Callable[..., Plan] = recommend
@@ -31,7 +32,7 @@ PLAN: Callable[..., Plan] = recommend
     ("method", "bound", "settings"),
     [
         ("general", bounds.general, {"lower": 0.5, "upper": 2.0}),
-        ("adagrad", bounds.adagrad, {"clipping": 0.5}),
+        ("adagrad", bounds.adagrad, {"clip": 0.5}),
         ("amsgrad", bounds.amsgrad, {"rho1": 0.5, "delta": 0.5}),
     ],
 )
@@ -61,8 +62,8 @@ def test_plan_is_the_cheapest_candidate() -> None:
     plan = recommend(0.3, EASY)
     for alpha in (0.5, 0.75, 1.0):
         for scale in (1.0, 4.0, 16.0, 64.0):
-            alone = recommend(0.3, EASY, alphas=(alpha,), scales=(scale,))
-            assert plan.expected_cost <= alone.expected_cost
+            candidate = recommend(0.3, EASY, alphas=(alpha,), scales=(scale,))
+            assert plan.expected_cost <= candidate.expected_cost
 
 
 def test_finer_accuracy_and_slower_chains_cost_more() -> None:
@@ -77,7 +78,8 @@ def test_finer_accuracy_and_slower_chains_cost_more() -> None:
 
 def test_unreachable_accuracy_is_said() -> None:
     with pytest.raises(
-        ValueError, match=r"accuracy=1e-06 is not reached within max_iterations=1000: .* bound is"
+        UnreachableError,
+        match=r"accuracy=1e-06 is not reached within max_iterations=1000: .* bound is",
     ):
         recommend(1e-6, EASY, max_iterations=1000, alphas=(0.5,), scales=(1.0,))
 
@@ -88,7 +90,7 @@ def test_unreachable_accuracy_is_said() -> None:
         (lambda: recommend(0.0, EASY), "accuracy must be positive, got 0.0"),
         (lambda: PLAN(0.1, EASY, "sgd"), "method must be one of .* got 'sgd'"),
         (lambda: recommend(0.1, EASY, alphas=()), "alphas and scales must not be empty"),
-        (lambda: recommend(0.1, EASY, scales=(0.5,)), "truncation must be at least 1, got 0.5"),
+        (lambda: recommend(0.1, EASY, scales=(0.5,)), "truncation must be ≥ 1, got 0.5"),
         (lambda: recommend(0.1, EASY, alphas=(-0.5,)), "alphas must be positive, got -0.5"),
         (lambda: recommend(0.1, EASY, max_iterations=0), "max_iterations must be .* got 0"),
         (lambda: recommend(0.1, EASY, "amsgrad", rho1=1.0), r"rho1 must be in \[0, 1\)"),

@@ -31,7 +31,7 @@ Distances are computed in double precision and raised by a bound on the rounding
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -49,12 +49,13 @@ _ALL_PAIRS = 256  # above this number of states d̄ ≤ 2d replaces the maximum 
 class Ergodicity:
     """Constants of an ergodic chain: TV(P^i(x,·), π) ≤ ζ α^i and the concentration constant β.
 
-    Made by `ergodicity` for a finite chain; write it by hand for a chain whose constants are known.
+    `ergodicity` computes it for a finite chain; write it by hand if the constants are known.
     """
 
     zeta: float
     alpha: float
     beta: float
+    _: KW_ONLY
     mixing_time: int | None = None
     """Smallest t with max_x TV(P^t(x,·), π) ≤ 1/4."""
     stationary: tuple[float, ...] | None = None
@@ -69,7 +70,7 @@ def ergodicity(P: ArrayLike) -> Ergodicity:
     """Ergodicity constants of the chain with transition matrix P, certified for every time.
 
     Args:
-        P: transition matrix, P[x, y] from x to y: irreducible and aperiodic.
+        P: transition matrix, P[x, y] from x to y; irreducible and aperiodic.
 
     Returns:
         ζ, α, β as in the module's formulas, the mixing time and the stationary law.
@@ -88,7 +89,7 @@ def ergodicity(P: ArrayLike) -> Ergodicity:
     law = stationary_law(matrix)
     stationary = tuple(float(p) for p in law)
     if len(matrix) == 1:
-        return Ergodicity(0.0, 0.0, 2.0, 0, stationary)
+        return Ergodicity(0.0, 0.0, 2.0, mixing_time=0, stationary=stationary)
     squares = _squares(matrix)
     block = 2 ** (len(squares) - 1)
     stride = max(1, block // _POINTS)
@@ -103,23 +104,27 @@ def ergodicity(P: ArrayLike) -> Ergodicity:
     first = _between(matrix, _to_law(matrix, law, 1), 1)
     zeta, alpha = _geometric(to_law[:-1], times[1:] - 1, float(between[-1]), block)
     return Ergodicity(
-        zeta, alpha, _beta(between[1:], times[1:], first), _mixing_time(squares, law), stationary
+        zeta,
+        alpha,
+        _beta(between[1:], times[1:], first),
+        mixing_time=_mixing_time(squares, law),
+        stationary=stationary,
     )
 
 
 def _squares(matrix: Matrix) -> list[Matrix]:
     """P, P², P⁴, … until d̄ is below the block distance."""
-    found, steps = [matrix], 1
-    while _between(found[-1], 1.0, steps) > _BLOCK_DISTANCE:
+    powers, steps = [matrix], 1
+    while _between(powers[-1], 1.0, steps) > _BLOCK_DISTANCE:
         steps *= 2
         if steps > _MAX_STEPS:
             raise ValueError(
-                f"P mixes too slowly: after {steps // 2} steps two starts are still "
-                f"{_between(found[-1], 1.0, steps // 2):.3g} apart in total variation, beyond what "
-                "double precision can certify; give constants of your own as Ergodicity(...)"
+                f"P mixes too slowly: after {steps // 2} steps the laws from two starts are still "
+                f"{_between(powers[-1], 1.0, steps // 2):.3g} apart in total variation, too much "
+                "to certify in double precision; pass your own constants as Ergodicity(...)"
             )
-        found.append(_product(found[-1], found[-1]))
-    return found
+        powers.append(_product(powers[-1], powers[-1]))
+    return powers
 
 
 def _product(a: Matrix, b: Matrix) -> Matrix:
@@ -163,7 +168,7 @@ def _geometric(d: Matrix, ages: Matrix, block_distance: float, block: int) -> tu
 
 
 def _beta(between: Matrix, lengths: Matrix, first: float) -> float:
-    """Largest 2/{m (1 + d̄(1)/(1−d̄(m)))²} over the block lengths m at hand and m = 1."""
+    """Largest 2/{m (1 + d̄(1)/(1−d̄(m)))²} over m = 1 and the block lengths m in `lengths`."""
     apart = np.append(between, first)
     m = np.append(lengths, 1)[apart < 1]
     return float(np.max(2 / (m * (1 + first / (1 - apart[apart < 1])) ** 2)))

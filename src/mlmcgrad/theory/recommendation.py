@@ -1,10 +1,10 @@
 """Schedules that the theory recommends for a wanted accuracy, and what they cost.
 
 The corollaries give the best exponent of N at γ = 1/2 with constant λ̲, λ̄, ε, M, for every
-truncation exponent 1/2 ≤ α ≤ 1: (log N)²/√N. Which α, and which scales of γ_n = c n^{−1/2} and
-T_n = C n^α, the rate does not say; the bound does. As a function of c it is A/c + B + C·c, so the
-best c is √(A/C); for each (α, C) the smallest N with bound ≤ accuracy is found by doubling and
-bisection, and the pair with the least expected number of chain steps Σ (κ_n + 2^{-κ_n}) is kept.
+truncation exponent 1/2 ≤ α ≤ 1: (log N)²/√N. The rate does not say which α is best, nor which
+scales of γ_n = c n^{−1/2} and T_n = C n^α; the bound does. As a function of c it is A/c + B + D·c,
+so the best c is √(A/D). For each (α, C) doubling and bisection give the smallest N with
+bound ≤ accuracy, and the pair with the fewest expected chain steps Σ (κ_n + 2^{-κ_n}) is kept.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Plan:
     """T_n = C n^α."""
     rate: Rate
     iterations: int
-    """Smallest N at which the bound, with the best c for that N, is within the accuracy."""
+    """Smallest N at which the bound, with the best c for that N, is at most the accuracy."""
     bound: float
     terms: dict[str, float]
     expected_cost: float
@@ -62,8 +62,12 @@ class Plan:
 
     @property
     def saving(self) -> float:
-        """How many times fewer chain steps than the plain average."""
+        """Chain steps of the plain average for each one of the multilevel estimator."""
         return self.average_cost / self.expected_cost
+
+
+class UnreachableError(ValueError):
+    """No schedule reaches the wanted accuracy within the allowed iterations."""
 
 
 def recommend(
@@ -85,14 +89,14 @@ def recommend(
         alphas: exponents of T_n to choose from.
         scales: values C ≥ 1 of T_1 to choose from.
         max_iterations: largest N to consider.
-        **settings: constants of the method, passed on to its bound: lower, upper; epsilon,
-            clipping; rho1, rho2, delta, epsilon.
+        **settings: constants of the method, passed on to its bound: lower, upper (general);
+            epsilon, clip (adagrad); rho1, rho2, delta, clip (amsgrad).
 
     Returns:
-        The plan of least expected cost.
+        The plan with the smallest expected cost.
 
     Raises:
-        ValueError: no candidate reaches the accuracy within max_iterations.
+        UnreachableError: no candidate reaches the accuracy within max_iterations.
 
     Example:
         >>> from mlmcgrad.theory import Constants
@@ -111,18 +115,18 @@ def recommend(
     def best(N: int, truncation: Power) -> tuple[float, float]:
         return _best_step(_BOUNDS[method], N, problem, truncation, settings)
 
-    found: tuple[float, int, Power] | None = None
-    closest = math.inf
+    cheapest: tuple[float, int, Power] | None = None
+    smallest = math.inf
     for alpha in alphas:
         for scale in scales:
             truncation = Power(positive(scale, "scales"), positive(alpha, "alphas"))
             N, reached = 1, best(1, truncation)[0]
             while reached > accuracy and max_iterations > N:
                 N = min(2 * N, max_iterations)
-                if found and expected_cost(N // 2, truncation) > found[0]:
+                if cheapest and expected_cost(N // 2, truncation) > cheapest[0]:
                     break
                 reached = best(N, truncation)[0]
-            closest = min(closest, reached)
+            smallest = min(smallest, reached)
             if reached > accuracy:
                 continue
             below, above = N // 2, N
@@ -131,15 +135,15 @@ def recommend(
                 inside = best(middle, truncation)[0] <= accuracy
                 below, above = (below, middle) if inside else (middle, above)
             cost = expected_cost(above, truncation)
-            if found is None or cost < found[0]:
-                found = cost, above, truncation
-    if found is None:
-        raise ValueError(
+            if cheapest is None or cost < cheapest[0]:
+                cheapest = cost, above, truncation
+    if cheapest is None:
+        raise UnreachableError(
             f"accuracy={accuracy:g} is not reached within max_iterations={max_iterations}: the "
-            f"smallest bound is {closest:g}; ask for less, allow more iterations, or use a chain "
+            f"smallest bound is {smallest:g}; ask for less, allow more iterations, or use a chain "
             "with better constants"
         )
-    cost, N, truncation = found
+    cost, N, truncation = cheapest
     gamma = Power(best(N, truncation)[1], -0.5)
     result = _BOUNDS[method](
         N, problem, gamma=gamma, truncation=truncation, exact=_EXACT, **settings
@@ -166,12 +170,12 @@ def _best_step(
     truncation: Power,
     settings: dict[str, float],
 ) -> tuple[float, float]:
-    """(bound, c) with the best c; A and C of A/c + B + C·c from three values of c."""
+    """(bound, c) with the best c; A and D of A/c + B + D·c from three values of c."""
 
     def at(c: float) -> float:
         gamma = Power(c, -0.5)
-        found = bound(N, problem, gamma=gamma, truncation=truncation, exact=_EXACT, **settings)
-        return float(found.total[0])
+        result = bound(N, problem, gamma=gamma, truncation=truncation, exact=_EXACT, **settings)
+        return float(result.total[0])
 
     c = 1.0
     for _ in range(2):  # the second round works at the right scale, without cancellation
@@ -182,4 +186,4 @@ def _best_step(
     return at(c), c
 
 
-__all__ = ["ALPHAS", "SCALES", "Method", "Plan", "recommend"]
+__all__ = ["ALPHAS", "SCALES", "Method", "Plan", "UnreachableError", "recommend"]
