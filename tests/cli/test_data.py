@@ -1,5 +1,6 @@
 """`mlmcgrad data`: says what it has, where from, and where it is; or why not."""
 
+import functools
 import io
 from pathlib import Path
 
@@ -10,7 +11,6 @@ from mlmcgrad.cli import main
 from mlmcgrad.cli.data import run
 from mlmcgrad.cli.settings import Data
 from mlmcgrad.datasets import cifar10
-from mlmcgrad.datasets.cifar10 import load
 from tests.datasets import tiny
 
 
@@ -25,10 +25,8 @@ def test_digits(capsys: pytest.CaptureFixture[str]) -> None:
 def test_cifar10_from_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tiny dataset stands in for the real one."""
 
-    def stand_in(_: object, *args: Path, **options: object) -> object:
-        return load(tiny.SPEC, *args, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setitem(cifar10.__globals__, "load", stand_in)
+    stand_in = functools.partial(cifar10, spec=tiny.SPEC)
+    monkeypatch.setattr("mlmcgrad.cli.data.cifar10", stand_in)
     monkeypatch.setenv("MLMCGRAD_DATA", str(tmp_path / "data"))
     source = tiny.tarball(tmp_path / "t.tar.gz", tiny.files(".bin"))
     console = Console(file=io.StringIO(), force_terminal=True, width=400)

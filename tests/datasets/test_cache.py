@@ -1,7 +1,6 @@
 """The cache is whole or not used, and a failed write leaves the old one."""
 
 import errno
-import json
 import os
 import resource
 import time
@@ -36,32 +35,28 @@ def _content(folder: Path) -> dict[str, bytes]:
 
 def test_round_trip(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
-    cache.store(folder, ARRAYS, "a test")
-    found = cache.open_arrays(folder, SPEC)
+    cache.store(folder, ARRAYS)
+    arrays = cache.open_arrays(folder, SPEC)
     for part, array in ARRAYS.items():
-        assert isinstance(found[part], np.memmap)
-        assert not found[part].flags.writeable
-        np.testing.assert_array_equal(found[part], array)
+        assert isinstance(arrays[part], np.memmap)
+        assert not arrays[part].flags.writeable
+        np.testing.assert_array_equal(arrays[part], array)
         np.testing.assert_array_equal(np.load(folder / f"{part}.npy", allow_pickle=False), array)
-    assert cache.origin(folder) == "a test"
-    record = json.loads((folder / "record.json").read_text())
-    assert record["train"]["sha256"] == SPEC.sha256["train"]
-    assert record["train"]["bytes"] == (folder / "train.npy").stat().st_size
-    assert sorted(p.name for p in folder.iterdir()) == ["record.json", "test.npy", "train.npy"]
+    assert sorted(p.name for p in folder.iterdir()) == ["test.npy", "train.npy"]
 
 
-def test_who_reads_the_old_file_is_not_disturbed(tmp_path: Path) -> None:
+def test_a_reader_of_the_old_file_is_not_disturbed(tmp_path: Path) -> None:
     """A file is replaced by renaming another over it, never written over."""
-    cache.store(tmp_path, {"train": TRAIN, "test": TEST[::-1].copy()}, "the old one")
+    cache.store(tmp_path, {"train": TRAIN, "test": TEST[::-1].copy()})
     old = np.load(tmp_path / "test.npy", mmap_mode="r", allow_pickle=False)
-    cache.store(tmp_path, ARRAYS, "the new one")
+    cache.store(tmp_path, ARRAYS)
     np.testing.assert_array_equal(old, TEST[::-1])
     np.testing.assert_array_equal(cache.open_arrays(tmp_path, SPEC)["test"], TEST)
 
 
 @pytest.mark.parametrize("part", ["train", "test"])
-def test_damage_is_found(part: str, tmp_path: Path) -> None:
-    cache.store(tmp_path, ARRAYS, "a test")
+def test_damage_is_noticed(part: str, tmp_path: Path) -> None:
+    cache.store(tmp_path, ARRAYS)
     path = tmp_path / f"{part}.npy"
     whole = path.read_bytes()
     other = np.zeros((3, 3), np.uint8)
@@ -78,7 +73,7 @@ def test_damage_is_found(part: str, tmp_path: Path) -> None:
         whole[:128] + other.tobytes(),
     ):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=rf"{part}.npy is damaged \("):
+        with pytest.raises(ValueError, match=rf"{part}.npy is damaged|tiny: its {part} array"):
             cache.open_arrays(tmp_path, SPEC)
     path.unlink()
     with pytest.raises(FileNotFoundError):
@@ -86,44 +81,34 @@ def test_damage_is_found(part: str, tmp_path: Path) -> None:
 
 
 def test_another_shape_is_damage(tmp_path: Path) -> None:
-    cache.store(tmp_path, {"train": TEST, "test": TEST}, "a test")
+    cache.store(tmp_path, {"train": TEST, "test": TEST})
     with pytest.raises(ValueError, match=r"uint8 of shape \(5, 3, 2, 4\), not uint8 of shape \(10"):
         cache.open_arrays(tmp_path, SPEC)
 
 
-@pytest.mark.parametrize("record", [None, "", "[]", "{}", '{"source": '])
-def test_a_lost_record_does_no_harm(record: str | None, tmp_path: Path) -> None:
-    cache.store(tmp_path, ARRAYS, "a test")
-    (tmp_path / "record.json").unlink()
-    if record is not None:
-        (tmp_path / "record.json").write_text(record)
-    assert "record.json is gone" in cache.origin(tmp_path)
-    cache.open_arrays(tmp_path, SPEC)
-
-
 def test_a_full_disk_leaves_the_old_files(tmp_path: Path) -> None:
-    cache.store(tmp_path, ARRAYS, "the old one")
+    cache.store(tmp_path, ARRAYS)
     before = _content(tmp_path)
     for limit in (0, 100, 200, 370):  # train.npy has 368 bytes
         with (
             pytest.raises(
-                OSError, match=r"cannot write to the cache .*; make room .*MLMCGRAD_DATA"
+                OSError, match=r"cannot write to the cache .*; free some space, or .*MLMCGRAD_DATA"
             ),
             _files_at_most(limit),
         ):
-            cache.store(tmp_path, LARGER, "the new one")
+            cache.store(tmp_path, LARGER)
         assert _content(tmp_path) == before
 
 
-def test_an_error_of_the_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    cache.store(tmp_path, ARRAYS, "the old one")
+    cache.store(tmp_path, ARRAYS)
     before = _content(tmp_path)
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left on device") as caught:
-        cache.store(tmp_path, ARRAYS, "the new one")
+        cache.store(tmp_path, ARRAYS)
     assert caught.value.errno == errno.ENOSPC
     assert _content(tmp_path) == before
 
@@ -131,10 +116,10 @@ def test_an_error_of_the_disk_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OSError, match=r"cannot write to the cache .*file/tiny .*MLMCGRAD_DATA"):
-        cache.store(tmp_path / "file" / "tiny", ARRAYS, "a test")
+        cache.store(tmp_path / "file" / "tiny", ARRAYS)
 
 
-def test_what_a_killed_process_left_is_swept_up_after_a_day(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_process_are_deleted_after_a_day(tmp_path: Path) -> None:
     old, new = tmp_path / ".making-old", tmp_path / ".making-new"
     for folder in (old, new):
         folder.mkdir()

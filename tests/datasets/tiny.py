@@ -1,37 +1,39 @@
-"""A dataset like CIFAR-10 with three batches of five pictures of 2×4 pixels, in every format."""
+"""A dataset like CIFAR-10 with three batches of five images of 2×4 pixels, in every format."""
 
 import dataclasses
+import functools
+import http.server
 import io
 import pickle
 import struct
 import sys
 import tarfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from mlmcgrad.datasets.cifar10_files import CIFAR10, Spec
 from mlmcgrad.datasets.dataset import Images, sha256
-from mlmcgrad.datasets.spec import CIFAR10
 
-ROWS, SHAPE, PIXELS = 5, (3, 2, 4), 24
-PICTURES: Images = np.random.default_rng(7).integers(0, 256, (3 * ROWS, *SHAPE), dtype=np.uint8)
-TRAIN, TEST = PICTURES[: 2 * ROWS], PICTURES[2 * ROWS :]
+ROWS, IMAGE, PIXELS = 5, (3, 2, 4), 24
+IMAGES: Images = np.random.default_rng(7).integers(0, 256, (3 * ROWS, *IMAGE), dtype=np.uint8)
+TRAIN, TEST = IMAGES[: 2 * ROWS], IMAGES[2 * ROWS :]
 NAMES = ("data_batch_1", "data_batch_2", "test_batch")
-BATCHES = dict(zip(NAMES, np.split(PICTURES, 3), strict=True))
+BATCHES = dict(zip(NAMES, np.split(IMAGES, 3), strict=True))
 SPEC = dataclasses.replace(
     CIFAR10,
     name="tiny",
-    rows=ROWS,
-    shape=SHAPE,
-    training=NAMES[:2],
-    testing=NAMES[2:],
+    batches=NAMES,
+    shape=(ROWS, *IMAGE),
     sha256={"train": sha256(TRAIN), "test": sha256(TEST)},
     url="http://127.0.0.1:9/archive.tar.gz",  # nobody listens there
-    connect_seconds=1.0,
-    read_seconds=2.0,
-    package_bytes=1000,
+    url_seconds=2.0,
 )
 
 
@@ -88,6 +90,26 @@ def tarball(path: Path, content: dict[str, bytes], mode: str = "w:gz") -> Path:
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
     return path
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
+
+
+@contextmanager
+def served(folder: Path, content: dict[str, bytes]) -> Iterator[Spec]:
+    """A server on this machine whose archive holds these files."""
+    folder.mkdir()
+    tarball(folder / "archive.tar.gz", content)
+    handler = functools.partial(_Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}/archive.tar.gz"
+        yield dataclasses.replace(SPEC, url=url)
+        server.shutdown()
+        thread.join()
 
 
 def fake_npm(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,10 @@
-"""Pictures to train on: `digits` ships with scikit-learn, `cifar10` is fetched and cached.
+"""Images to train on: `digits` ships with scikit-learn, `cifar10` is downloaded and cached.
 
 Labels are dropped: nothing here is supervised.
 """
 
-from mlmcgrad.datasets.cifar10 import DataUnavailableError, cifar10
+from mlmcgrad.datasets.cifar10_dataset import DataUnavailableError, cifar10
 from mlmcgrad.datasets.dataset import Dataset
-from mlmcgrad.datasets.digits import digits
+from mlmcgrad.datasets.digits_dataset import digits
 
 __all__ = ["DataUnavailableError", "Dataset", "cifar10", "digits"]

@@ -1,10 +1,10 @@
-"""What a dataset is: two uint8 arrays of pictures, and how they become numbers in [0, 1]."""
+"""What a dataset is: two uint8 arrays of images, and how they become numbers in [0, 1]."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,26 +13,27 @@ from numpy.typing import NDArray
 
 Images: TypeAlias = NDArray[np.uint8]
 Progress: TypeAlias = Callable[[str, int, int | None], None]
-"""Called with what is being done, how much of it is done, and how much there is (if known)."""
+"""Called with the name of a task, how much of it is done, and its total (None if unknown)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Pictures for training and for testing.
+    """Images for training and for testing.
 
-    The arrays are read-only. `data.train[rows]` with an index array is a copy of these rows, and
-    all that is read of a memory-mapped array.
+    The arrays are read-only. `data.train[rows]` with an index array is a copy of these rows; of a
+    memory-mapped array nothing else is read.
     """
 
     name: str
     train: Images  # (N, channels, height, width)
     test: Images  # (M, channels, height, width)
+    _: KW_ONLY
     levels: int
-    """A value is one of 0, …, levels − 1."""
+    """Values are 0, …, levels − 1."""
     source: str
-    """Where the pictures came from."""
+    """Where the images came from."""
     folder: Path | None = None
-    """Where they are cached, if they are."""
+    """The cache folder, if there is one."""
 
     def as_floats(self, images: Images) -> NDArray[np.float32]:
         """Values divided by levels − 1: float32 in [0, 1].
@@ -52,12 +53,12 @@ class Dataset:
         """
         if images.dtype != np.uint8:
             raise ValueError(
-                f"images must be uint8, got {images.dtype}; pass rows of train or test as they are"
+                f"images must be uint8, got {images.dtype}; pass rows of train or test"
             )
         if images.size and int(images.max()) >= self.levels:
             raise ValueError(
                 f"images must have values below {self.levels} for {self.name}, got "
-                f"{int(images.max())}; are they of another dataset?"
+                f"{int(images.max())}; are they from another dataset?"
             )
         return images.astype(np.float32) / np.float32(self.levels - 1)
 
@@ -67,7 +68,7 @@ def sha256(array: Images) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
 
 
-def quiet(what: str, done: int, total: int | None) -> None:
+def quiet(task: str, done: int, total: int | None) -> None:
     """Show no progress."""
 
 

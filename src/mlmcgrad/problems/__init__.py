@@ -1,4 +1,4 @@
-"""Models whose gradient is known exactly: for tests, experiments and first steps."""
+"""Problems whose gradient is known exactly, for tests, experiments and first steps."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import Protocol
 
 from torch import Tensor
 
-from mlmcgrad.problems.boltzmann import Boltzmann, boltzmann
-from mlmcgrad.problems.finite_chain import FiniteChain, finite_chain
-from mlmcgrad.problems.gaussian import Gaussian, gaussian
-from mlmcgrad.problems.linear_gaussian import LinearGaussian, linear_gaussian
-from mlmcgrad.problems.skewed import Skewed, skewed
-from mlmcgrad.problems.sticky import Sticky, sticky
+from mlmcgrad.problems.boltzmann_machine import Boltzmann, boltzmann
+from mlmcgrad.problems.finite_chain_model import FiniteChain, finite_chain
+from mlmcgrad.problems.gaussian_target import Gaussian, gaussian
+from mlmcgrad.problems.linear_gaussian_model import LinearGaussian, linear_gaussian
+from mlmcgrad.problems.skewed_target import Skewed, skewed
+from mlmcgrad.problems.sticky_model import Sticky, sticky
 
 
 class Problem(Protocol):
-    """What every problem offers: a loss, and the gradient that its chain averages tend to."""
+    """What every problem offers: its parameters and the exact gradient ∇V."""
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
-        """What the loss is differentiated in."""
+        """The parameters of the loss."""
         ...
 
     def exact_gradient(self) -> tuple[Tensor, ...]:

@@ -5,14 +5,14 @@
 
 Fisher's identity ∇_θ log p(y) = E[∇_θ log p(y, z) | y] makes loss_θ(z, y) = −log p_θ(y, z) the
 loss whose expectation under the posterior has the gradient of V(θ) = −log p_θ(y), mean over the
-data. The proposal of i-SIR is the exact posterior mean with its covariance replaced by s²I and a
-shift, so its mismatch, and with it the spread of the log weights, can be chosen.
+data. The proposal of i-SIR has the exact posterior mean plus a shift, and covariance s²I, so its
+mismatch, and with it the spread of the log weights, can be chosen.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from torch import Tensor
@@ -22,10 +22,11 @@ from mlmcgrad.kernels import ISIR
 
 @dataclass(frozen=True)
 class LinearGaussian:
-    """The problem at one θ; `linear_gaussian` makes one."""
+    """The problem at one θ, made by `linear_gaussian`."""
 
     weight: Tensor  # (p, q): W, a leaf that is differentiated
-    bias: Tensor  # (p,): b, the other one
+    bias: Tensor  # (p,): b, another
+    _: KW_ONLY
     noise: float  # σ
     data: Tensor  # (data, p)
     proposal_scale: float  # s
@@ -33,7 +34,7 @@ class LinearGaussian:
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
-        """What the loss is differentiated in."""
+        """The parameters of the loss."""
         return (self.weight, self.bias)
 
     def loss(self, z: Tensor, y: Tensor) -> Tensor:
@@ -119,6 +120,7 @@ class LinearGaussian:
 def linear_gaussian(
     observed: int = 4,
     latent: int = 2,
+    *,
     data: int = 8,
     noise: float = 0.5,
     proposal_scale: float = 0.4,
@@ -134,7 +136,7 @@ def linear_gaussian(
         noise: σ.
         proposal_scale: s; the wider the proposal, the larger the spread of the log weights.
         proposal_shift: added to the posterior mean.
-        seed: everything random follows from it.
+        seed: determines everything random.
 
     Example:
         >>> [tuple(g.shape) for g in linear_gaussian().exact_gradient()]

@@ -1,18 +1,28 @@
 """Three formats, in folders and tarballs, whole and damaged."""
 
 import io
+import os
+import pickle
 import struct
 import tarfile
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlmcgrad.datasets.cifar10_files import (
+    CIFAR10,
+    READERS,
+    read_binary,
+    read_python,
+    read_source,
+    read_strip,
+)
 from mlmcgrad.datasets.dataset import Images
-from mlmcgrad.datasets.readers import READERS, read_binary, read_python, read_source, read_strip
 from tests.datasets import tiny
 from tests.datasets.tiny import BATCHES, FORMATS, SPEC, TEST, TRAIN
 
@@ -39,9 +49,9 @@ def test_folder(suffix: str, below: str, tmp_path: Path) -> None:
 def test_tarball_in_any_order(suffix: str, mode: str, tmp_path: Path) -> None:
     content = {f"package/{name}": data for name, data in reversed(tiny.files(suffix).items())}
     path = tiny.tarball(tmp_path / "any.name", content | {"package/index.js": b"x"}, mode)
-    told: list[tuple[str, int, int | None]] = []
-    _same(read_source(path, SPEC, lambda *step: told.append(step)))
-    assert told == [("decoding", i, 3) for i in range(4)]
+    steps: list[tuple[str, int, int | None]] = []
+    _same(read_source(path, SPEC, lambda *step: steps.append(step)))
+    assert steps == [("decoding", i, 3) for i in range(4)]
     assert [p.name for p in tmp_path.iterdir()] == ["any.name"]  # nothing was unpacked
 
 
@@ -55,24 +65,92 @@ def test_a_binary_batch_of_the_wrong_size(change: int, tmp_path: Path) -> None:
         read_source(tmp_path / "source", SPEC)
 
 
-def test_python_batch_of_another_size() -> None:
-    with pytest.raises(ValueError, match=r"not of type uint8 and shape \(5, 24\)"):
-        read_python(tiny.python3(TRAIN), SPEC)
+@pytest.mark.parametrize(
+    "data",
+    [tiny.python2(TEST), *(tiny.python3(TEST, protocol) for protocol in (2, 3, 4, 5))],
+    ids=["python2", "2", "3", "4", "5"],
+)
+def test_pickles_of_every_protocol(data: bytes) -> None:
+    np.testing.assert_array_equal(read_python(data, SPEC), TEST)
+
+
+def test_the_handwritten_pickle_is_what_python_reads() -> None:
+    content = pickle.loads(tiny.python2(TEST), encoding="bytes")
+    np.testing.assert_array_equal(content[b"data"].reshape(TEST.shape), TEST)
+
+
+@pytest.mark.parametrize(
+    ("content", "count"),
+    [
+        ({"data": TRAIN}, 0),
+        ({"data": TEST[:, 1:].copy()}, 0),
+        ({"labels": [1, 2]}, 0),
+        ([1, 2], 0),
+        ({"data": TEST, "again": TEST.copy()}, 2),
+    ],
+)
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_a_pickle_of_something_else(content: object, count: int, protocol: int) -> None:
+    with pytest.raises(ValueError, match=f"a pickle with {count} strings of 120 bytes, not one"):
+        read_python(pickle.dumps(content, protocol), SPEC)
+
+
+class _Call:
+    """Pickles as a call of a function."""
+
+    def __init__(self, function: Any, *args: Any) -> None:
+        self.call = (function, args)
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
+def test_a_malicious_pickle_is_not_run(protocol: int, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    for call in (
+        _Call(os.mkdir, str(victim)),
+        _Call(eval, f"open({str(victim)!r}, 'w')"),
+        _Call(np.save, str(victim), TEST[0]),
+    ):
+        data = pickle.dumps({"extra": call}, protocol)
+        with pytest.raises(ValueError, match="a pickle with 0 strings"):
+            read_python(data, SPEC)
+        both = pickle.dumps({"data": TEST, "extra": call}, max(protocol, 2))
+        np.testing.assert_array_equal(read_python(both, SPEC), TEST)  # the hash decides later
+        assert not victim.exists()
+    pickle.loads(pickle.dumps(_Call(os.mkdir, str(victim)), protocol))
+    assert victim.exists()  # it would have been run
 
 
 def test_a_malicious_batch_is_named_and_not_run(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     evil = b"cos\nmkdir\n(V" + str(victim).encode() + b"\ntR."
     tiny.folder(tmp_path / "source", tiny.files("") | {"data_batch_2": evil})
-    with pytest.raises(ValueError, match=r"cannot read data_batch_2 in .*asks for os.mkdir"):
+    with pytest.raises(ValueError, match=r"cannot read data_batch_2 in .*: it is a pickle with 0"):
         read_source(tmp_path / "source", SPEC)
     assert not victim.exists()
+
+
+@pytest.mark.parametrize("data", [tiny.python2(TEST), tiny.python3(TEST, 5)], ids=["2", "5"])
+@given(position=st.integers(0, 10_000), value=st.integers(0, 255), cut=st.booleans())
+def test_a_damaged_pickle_gives_images_or_a_value_error(
+    data: bytes, position: int, value: int, cut: bool
+) -> None:
+    at = position % len(data)
+    try:
+        images = read_python(
+            data[:at] if cut else data[:at] + bytes([value]) + data[at + 1 :], SPEC
+        )
+    except ValueError:
+        return
+    assert images.shape == TEST.shape
 
 
 def test_strip_of_another_size_or_kind() -> None:
     with pytest.raises(ValueError, match=r"RGB of size \(8, 10\), not RGB of size \(8, 5\)"):
         read_strip(tiny.strip(TRAIN), SPEC)
-    with pytest.raises(ValueError, match="no readable PNG"):
+    with pytest.raises(ValueError, match="not a readable PNG"):
         read_strip(b"GIF89a" + tiny.strip(TEST), SPEC)
 
 
@@ -86,7 +164,7 @@ def test_a_strip_that_claims_to_be_huge_is_not_decoded(side: int) -> None:
 
 
 @given(position=st.integers(0, 10_000), value=st.integers(0, 255), cut=st.booleans())
-def test_a_damaged_strip_gives_pictures_or_a_value_error(
+def test_a_damaged_strip_gives_images_or_a_value_error(
     position: int, value: int, cut: bool
 ) -> None:
     whole = tiny.strip(TEST)
@@ -147,7 +225,7 @@ def test_links_in_a_tarball_are_not_followed(tmp_path: Path) -> None:
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     content = tiny.files("") | {"test_batch": bytes(2**20 + 241)}
     for path in (tiny.folder(tmp_path / "f", content), tiny.tarball(tmp_path / "t", content)):
-        with pytest.raises(ValueError, match="test_batch has 1048817 bytes, more than 1048816"):
+        with pytest.raises(ValueError, match="test_batch has 1048817 bytes, more than the 1048816"):
             read_source(path, SPEC)
 
 
@@ -156,10 +234,10 @@ def test_damaged_tarballs(mode: str, tmp_path: Path) -> None:
     whole = tiny.tarball(tmp_path / "t", tiny.files(".bin"), mode).read_bytes()
     for end in (0, 10, 100, len(whole) // 4):
         (tmp_path / "cut").write_bytes(whole[:end])
-        with pytest.raises(ValueError, match=r"no readable tarball|lacks"):
+        with pytest.raises(ValueError, match=r"not a readable tarball|lacks"):
             read_source(tmp_path / "cut", SPEC)
     (tmp_path / "text").write_text("not a tarball at all")
-    with pytest.raises(ValueError, match=r"source .*text is no readable tarball"):
+    with pytest.raises(ValueError, match=r"source .*text is not a readable tarball"):
         read_source(tmp_path / "text", SPEC)
     for at in range(20, len(whole), 7):
         (tmp_path / "bent").write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
@@ -171,5 +249,24 @@ def test_damaged_tarballs(mode: str, tmp_path: Path) -> None:
 
 def test_read_binary_drops_the_label() -> None:
     data = bytearray(tiny.binary(TEST))
-    data[:: 1 + SPEC.pixels] = bytes([99] * SPEC.rows)
+    data[:: 1 + tiny.PIXELS] = bytes([99] * tiny.ROWS)
     np.testing.assert_array_equal(read_binary(bytes(data), SPEC), TEST)
+
+
+def test_the_real_dataset() -> None:
+    assert CIFAR10.shape == (10_000, 3, 32, 32)
+    assert CIFAR10.batches == (*(f"data_batch_{i}" for i in (1, 2, 3, 4, 5)), "test_batch")
+
+
+def test_verify() -> None:
+    SPEC.verify({"train": TRAIN, "test": TEST}, "here")
+    for part, array, problem in (
+        ("test", TEST ^ 1, f"has the SHA-256 [0-9a-f]{{64}}, not {SPEC.sha256['test']}"),
+        ("train", TEST, r"is uint8 of shape \(5, 3, 2, 4\), not uint8 of shape \(10, 3, 2, 4\)"),
+        ("train", TRAIN.view(np.int8), r"is int8 of shape \(10, 3, 2, 4\), not uint8"),
+    ):
+        arrays: dict[str, Any] = {"train": TRAIN, "test": TEST, part: array}
+        with pytest.raises(
+            ValueError, match=f"here does not hold tiny: its {part} array {problem}"
+        ):
+            SPEC.verify(arrays, "here")

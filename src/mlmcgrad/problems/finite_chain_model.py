@@ -4,8 +4,8 @@
 
 the negative log-likelihood of an exponential family with feature means f̄ in the data. The chain
 proposes a neighbour on the ring (each with probability 1/2) and accepts it by Metropolis, so it
-mixes in about S² steps. Every quantity is a matter of linear algebra: the transition matrix, its
-stationary law, and the expectation of a chain average of any length from any start.
+mixes in about S² steps. Linear algebra gives every quantity: the transition matrix, its stationary
+law, and the expectation of a chain average of any length from any start.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from mlmcgrad.kernels import Finite
 
 @dataclass(frozen=True)
 class FiniteChain:
-    """The problem at one θ; `finite_chain` makes one.
+    """The problem at one θ, made by `finite_chain`.
 
     Attributes:
-        theta: parameters, (d,), the leaf that is differentiated.
+        theta: the parameters, (d,), a leaf.
         features: f(x), (S, d).
         data_mean: f̄, (d,).
     """
@@ -34,7 +34,7 @@ class FiniteChain:
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
-        """What the loss is differentiated in."""
+        """The parameters of the loss."""
         return (self.theta,)
 
     def loss(self, x: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class FiniteChain:
         return matrix + torch.diag(1.0 - matrix.sum(1))
 
     def stationary(self) -> Tensor:
-        """π_θ from π(P − I) = 0, Σπ = 1, by least squares; not from its formula."""
+        """π_θ from π(P − I) = 0, Σπ = 1, by least squares, independently of its formula."""
         matrix = self.matrix()
         size = len(matrix)
         system = torch.cat([matrix.T - torch.eye(size, dtype=matrix.dtype), torch.ones(1, size)])
@@ -95,13 +95,13 @@ class FiniteChain:
         return total / length @ self.features - self.data_mean
 
 
-def finite_chain(states: int = 8, dimension: int = 2, seed: int = 0) -> FiniteChain:
+def finite_chain(states: int = 8, dimension: int = 2, *, seed: int = 0) -> FiniteChain:
     """Make a problem with random features, data and θ.
 
     Args:
-        states: S, at least 2.
+        states: S ≥ 2.
         dimension: d.
-        seed: everything random follows from it.
+        seed: determines everything random.
 
     Example:
         >>> problem = finite_chain()

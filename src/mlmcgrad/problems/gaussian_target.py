@@ -13,15 +13,15 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Gaussian:
-    """The problem at one θ; `gaussian` makes one."""
+    """The problem at one θ, made by `gaussian`."""
 
-    theta: Tensor  # (d,), the leaf that is differentiated
+    theta: Tensor  # (d,), a leaf
     mean: Tensor  # (d,)
     factor: Tensor  # (d, d): lower Cholesky factor of Σ
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
-        """What the loss is differentiated in."""
+        """The parameters of the loss."""
         return (self.theta,)
 
     @property
@@ -53,7 +53,7 @@ class Gaussian:
 
 
 def gaussian(dimension: int = 2, correlation: float = 0.5) -> Gaussian:
-    """Make a problem with means 1, −½, ⅓, … and standard deviations 1, 2 in turn.
+    """Make a problem with means 1, −½, ⅓, … and standard deviations 1, 2, 1, 2, ….
 
     Args:
         dimension: d.

@@ -28,7 +28,7 @@ E D_3 + 3 Cov(D_2, D_1) + E(D_1 − E D_1)³, and |D_j| ≤ B_j.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ _SCALE = torch.tensor([1.0, 1.0, 0.7], dtype=torch.float64)
 
 @dataclass(frozen=True)
 class Smoothness:
-    """What the theorems need to know of V and H, valid for every θ."""
+    """What the theorems need to know about V and H, valid for every θ."""
 
     G: float
     """Bound of the Euclidean norm ‖H_θ(x)‖."""
@@ -55,10 +55,10 @@ class Smoothness:
 
 @dataclass(frozen=True)
 class Sticky:
-    """The problem for several θ at once, one row each; `sticky` makes one.
+    """The problem for several θ at once, one row each, made by `sticky`.
 
     Attributes:
-        theta: parameters, (rows, 2), the leaf that is differentiated.
+        theta: the parameters, (rows, 2), a leaf.
         amplitude: a_{x,k}, (S, 3).
         phase: φ_{x,k}, (S, 3).
         frequency: p, (S,).
@@ -66,6 +66,7 @@ class Sticky:
     """
 
     theta: Tensor
+    _: KW_ONLY
     amplitude: Tensor
     phase: Tensor
     frequency: Tensor
@@ -73,7 +74,7 @@ class Sticky:
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
-        """What the loss is differentiated in."""
+        """The parameters of the loss."""
         return (self.theta,)
 
     def loss(self, x: Tensor, theta: Tensor) -> Tensor:
@@ -151,8 +152,8 @@ class Sticky:
     def biased_minima(self, theta: Tensor, length: int, start: int = 0) -> Tensor:
         """The minimum of V_t that each row of θ descends to, (rows, 2).
 
-        Steps are Newton's with |λ| for the eigenvalues λ, so they lead down everywhere, and no
-        longer than 0.1.
+        The steps are Newton's with |λ| for the eigenvalues λ, so they descend everywhere, and at
+        most 0.1 long.
         """
         share = self.bias_share(length)
         for _ in range(5000):
@@ -169,7 +170,7 @@ class Sticky:
         """G, L, min V and the gap, from a grid of points × points and the module's margins."""
         line = torch.arange(points, dtype=torch.float64) * (2.0 * math.pi / points)
         slope, bend, lowest, total = 0.0, 0.0, math.inf, 0.0
-        for first in line:  # a row of the grid at a time
+        for first in line:  # one row of the grid at a time
             theta = torch.stack([first.expand(points), line], dim=1)
             slope = max(slope, float(self.slopes(theta).norm(dim=-1).max()))
             bend = max(bend, float(torch.linalg.eigvalsh(self.hessian(theta)).abs().max()))
@@ -191,14 +192,14 @@ class Sticky:
         return float((self.amplitude.abs() @ _FREQUENCIES.norm(dim=1) ** order).max())
 
 
-def sticky(rows: int = 1, states: int = 4, stay: float = 0.5, seed: int = 0) -> Sticky:
+def sticky(rows: int = 1, *, states: int = 4, stay: float = 0.5, seed: int = 0) -> Sticky:
     """Make a problem with random waves and frequencies, and θ uniform on the torus in every row.
 
     Args:
-        rows: how many θ.
-        states: S, at least 2.
-        stay: a in [0, 1), how slowly the chain mixes.
-        seed: everything random follows from it.
+        rows: number of θ.
+        states: S ≥ 2.
+        stay: a in [0, 1); the larger, the slower the chain mixes.
+        seed: determines everything random.
 
     Example:
         >>> problem = sticky()
@@ -211,7 +212,13 @@ def sticky(rows: int = 1, states: int = 4, stay: float = 0.5, seed: int = 0) -> 
     phase = torch.rand(shape, dtype=torch.float64, generator=generator) * (2.0 * math.pi)
     weights = torch.rand(states, dtype=torch.float64, generator=generator)
     theta = torch.rand(rows, 2, dtype=torch.float64, generator=generator) * (2.0 * math.pi)
-    return Sticky(theta.requires_grad_(), amplitude, phase, weights / weights.sum(), stay)
+    return Sticky(
+        theta.requires_grad_(),
+        amplitude=amplitude,
+        phase=phase,
+        frequency=weights / weights.sum(),
+        stay=stay,
+    )
 
 
 __all__ = ["Smoothness", "Sticky", "sticky"]

@@ -10,7 +10,7 @@ contrastive divergence.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from torch import Tensor
@@ -20,16 +20,17 @@ from mlmcgrad.kernels import FromStep
 
 @dataclass(frozen=True)
 class Boltzmann:
-    """The problem at one θ; `boltzmann` makes one. States are v, (chains, p) of 0. and 1."""
+    """The problem at one θ, made by `boltzmann`. States are v, (chains, p) of 0. and 1."""
 
     weight: Tensor  # (p, q): W, a leaf that is differentiated
     visible: Tensor  # (p,): a, another
     hidden: Tensor  # (q,): c, another
+    _: KW_ONLY
     data: Tensor  # (data, p)
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
-        """What the loss is differentiated in."""
+        """The parameters of the loss."""
         return (self.weight, self.visible, self.hidden)
 
     def free_energy(self, v: Tensor) -> Tensor:
@@ -51,7 +52,7 @@ class Boltzmann:
         return FromStep(self.gibbs)
 
     def start(self, chains: int) -> Tensor:
-        """The data, again and again: the start of contrastive divergence."""
+        """The data, repeated as often as needed: the start of contrastive divergence."""
         return self.data[torch.arange(chains) % len(self.data)]
 
     def states(self) -> Tensor:
@@ -75,8 +76,7 @@ class Boltzmann:
             h = (torch.arange(2**q)[:, None] >> torch.arange(q) & 1).to(v.dtype)
             down = torch.sigmoid(v @ self.weight + self.hidden)  # P(h_j = 1 | v)
             up = torch.sigmoid(h @ self.weight.T + self.visible)  # P(v_i = 1 | h)
-            given_v = _product(down, h)  # (2^p, 2^q)
-            return given_v @ _product(up, v)
+            return _product(down, h) @ _product(up, v)  # (2^p, 2^q) times (2^q, 2^p)
 
     def objective(self) -> float:
         """V(θ)."""
@@ -102,14 +102,14 @@ def _product(probability: Tensor, outcomes: Tensor) -> Tensor:
     return (log_p @ outcomes.T + log_q @ (1.0 - outcomes).T).exp()
 
 
-def boltzmann(visible: int = 4, hidden: int = 3, data: int = 6, seed: int = 0) -> Boltzmann:
+def boltzmann(visible: int = 4, hidden: int = 3, *, data: int = 6, seed: int = 0) -> Boltzmann:
     """Make a problem with random parameters and data.
 
     Args:
         visible: p; there are 2^p states to enumerate.
         hidden: q.
         data: number of observations.
-        seed: everything random follows from it.
+        seed: determines everything random.
 
     Example:
         >>> boltzmann().states().shape

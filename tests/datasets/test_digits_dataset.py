@@ -5,7 +5,7 @@ import pytest
 
 from mlmcgrad.datasets import Dataset, digits
 from mlmcgrad.datasets.dataset import Images, sha256
-from mlmcgrad.datasets.digits import _embedded, split_order
+from mlmcgrad.datasets.digits_dataset import _embedded, split_order
 
 
 def test_shapes_values_and_hashes() -> None:
@@ -37,7 +37,9 @@ def test_other_digits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     original = _embedded
     monkeypatch.setitem(digits.__globals__, "_embedded", altered)
-    with pytest.raises(ValueError, match=r"digits of scikit-learn .* hash to .*, not to 8f26b2bd"):
+    with pytest.raises(
+        ValueError, match=r"digits of scikit-learn .* have the SHA-256 .*, not 8f26b2bd"
+    ):
         digits()
 
 
@@ -50,7 +52,7 @@ def test_as_floats() -> None:
     assert data.as_floats(data.test[:0]).shape == (0, 1, 8, 8)
 
 
-def test_as_floats_takes_only_pictures_of_its_kind() -> None:
+def test_as_floats_accepts_only_images_of_its_kind() -> None:
     data = digits()
     with pytest.raises(ValueError, match="images must be uint8, got float32"):
         data.as_floats(data.as_floats(data.test))  # type: ignore[arg-type]
@@ -58,7 +60,7 @@ def test_as_floats_takes_only_pictures_of_its_kind() -> None:
         data.as_floats(np.full((1, 1, 8, 8), 200, np.uint8))
 
 
-def test_pictures_are_read_only_and_rows_are_copies() -> None:
+def test_images_are_read_only_and_rows_are_copies() -> None:
     data = digits()
     with pytest.raises(ValueError, match="read-only"):
         data.train[0] = 0
@@ -68,5 +70,5 @@ def test_pictures_are_read_only_and_rows_are_copies() -> None:
 
 def test_256_levels() -> None:
     images = np.arange(256, dtype=np.uint8).reshape(1, 1, 16, 16)
-    floats = Dataset("any", images, images, 256, "here").as_floats(images).ravel()
+    floats = Dataset("any", images, images, levels=256, source="here").as_floats(images).ravel()
     np.testing.assert_allclose(floats, np.arange(256) / 255.0, rtol=1e-7)

