@@ -38,7 +38,7 @@ def test_bounds_over_groups_are_the_widest() -> None:
 
 @pytest.mark.parametrize("n", [0, -1, 1.5, True])
 def test_bounds_count_steps_from_one(n: int) -> None:
-    with pytest.raises(ValueError, match="n must be an integer, counted from 1"):
+    with pytest.raises(ValueError, match="n must be an integer ≥ 1"):
         CASES["Adagrad"](parameters()).preconditioner_bounds(n)
 
 

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from mlmcgrad.optim._checks import DECAY, NON_NEGATIVE, POSITIVE_OR_INFINITE, usable
+from mlmcgrad.optim._checks import FRACTION, NON_NEGATIVE, POSITIVE_OR_INFINITE, usable
 
 
 def test_ranges_include_the_right_ends() -> None:
     assert NON_NEGATIVE.check("lr", 0) == 0.0
-    assert DECAY.check("rho", 0.0) == 0.0
+    assert FRACTION.check("rho", 0.0) == 0.0
     assert POSITIVE_OR_INFINITE.check("clip", math.inf) == math.inf
     for bad in (1.0, -1e-300, math.nan):
         with pytest.raises(ValueError, match=r"rho must be in \[0, 1\), got"):
-            DECAY.check("rho", bad)
+            FRACTION.check("rho", bad)
     with pytest.raises(ValueError, match=r"lr must be a finite number ≥ 0, got inf at step n=3"):
         NON_NEGATIVE.check("lr", math.inf, " at step n=3")
 
@@ -31,7 +31,7 @@ def test_what_is_not_a_number_is_a_type_error(bad: object) -> None:
 
 def test_a_schedule_where_only_a_number_is_accepted() -> None:
     with pytest.raises(TypeError, match=r"rho must be a number, got .* in param group 0"):
-        DECAY.check("rho", lambda n: 0.5, " in param group 0")
+        FRACTION.check("rho", lambda n: 0.5, " in param group 0")
 
 
 @pytest.mark.parametrize("number", [np.float32(0.5), np.float64(0.5), torch.tensor(0.5)])

@@ -45,8 +45,8 @@ def test_derivatives_are_slopes(problem: Sticky) -> None:
 def test_loss_has_the_gradient_h(problem: Sticky) -> None:
     for x in range(4):
         total = problem.loss(torch.full((5,), x), problem.theta).sum()
-        (found,) = torch.autograd.grad(total, problem.theta)
-        assert torch.allclose(found, problem.slopes(problem.theta.detach())[:, x], atol=1e-12)
+        (gradient,) = torch.autograd.grad(total, problem.theta)
+        assert torch.allclose(gradient, problem.slopes(problem.theta.detach())[:, x], atol=1e-12)
 
 
 def test_chain_averages_by_enumeration(problem: Sticky) -> None:
@@ -58,8 +58,8 @@ def test_chain_averages_by_enumeration(problem: Sticky) -> None:
         assert torch.allclose(matrices[row].sum(1), torch.ones(4).double(), atol=1e-14)
         for start, length in ((0, 1), (2, 2), (3, 9)):
             expected = average_law(matrices[row], unit(4, start), length) @ slopes[row]
-            found = problem.biased_gradient(theta, length, start)[row]
-            assert torch.allclose(found, expected, atol=1e-13)
+            biased = problem.biased_gradient(theta, length, start)[row]
+            assert torch.allclose(biased, expected, atol=1e-13)
 
 
 def test_periodic_and_not_convex(problem: Sticky) -> None:
@@ -78,13 +78,13 @@ def test_smoothness_holds_between_the_points_of_the_grid(problem: Sticky) -> Non
     slope = problem.slopes(theta).norm(dim=-1).max().item()
     bend = torch.linalg.eigvalsh(problem.hessian(theta)).abs().max().item()
     values = problem.objective(theta)
-    for found in (coarse, fine):
-        assert slope <= found.G
-        assert bend <= found.L
-        assert found.lowest <= values.min().item()
+    for constants in (coarse, fine):
+        assert slope <= constants.G
+        assert bend <= constants.L
+        assert constants.lowest <= values.min().item()
         # Null: E V(θ_0) − min V ≤ gap; 6 standard errors of a mean of 20 000.
         error = values.std().item() / math.sqrt(len(values))
-        assert values.mean().item() - values.min().item() <= found.gap + 6.0 * error
+        assert values.mean().item() - values.min().item() <= constants.gap + 6.0 * error
     assert pytest.approx(slope, rel=0.1) == fine.G
     excess = problem.smoothness(400).L - bend
     assert excess == pytest.approx((fine.L - bend) / 2.0, rel=0.1)  # margins vanish with 1/m

@@ -104,8 +104,8 @@ def test_several_n_equal_one_by_one(method: Callable[..., Bound]) -> None:
     together = method(np.array(wanted), PROBLEM, **schedules)
     assert together.iterations.tolist() == wanted
     for i, n in enumerate(wanted):
-        alone = method(n, PROBLEM, **schedules)
-        assert together.total[i] == pytest.approx(alone.total[0], rel=1e-13)
+        single = method(n, PROBLEM, **schedules)
+        assert together.total[i] == pytest.approx(single.total[0], rel=1e-13)
     functions = {"gamma": lambda n: 0.1 * n**-0.5, "truncation": lambda n: n**0.5}
     assert method(wanted, PROBLEM, **functions).total == pytest.approx(together.total, rel=1e-12)
 

@@ -175,19 +175,19 @@ def test_rates_are_the_slopes_of_the_bounds(
     method: Callable[..., Bound], schedules: dict[str, Power], rate: Rate
 ) -> None:
     """log-ratio of each term between two large N against exponent and log power."""
-    found = method(NS, PROBLEM, **schedules)
-    assert found.terms.keys() == rate.terms.keys()
-    for name, term in found.terms.items():
+    bound = method(NS, PROBLEM, **schedules)
+    assert bound.terms.keys() == rate.terms.keys()
+    for name, term in bound.terms.items():
         assert measured(term) == pytest.approx(predicted(*rate.terms[name]), abs=0.02)
     # terms of a smaller order, still visible at these N, only make the sum fall faster
-    assert measured(found.total) <= predicted(rate.exponent, rate.log_power) + 0.02
+    assert measured(bound.total) <= predicted(rate.exponent, rate.log_power) + 0.02
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.25, 0.5, 1.0])
 def test_rate_is_the_slope_of_the_whole_bound(alpha: float) -> None:
     rate = rates.general(0.5, alpha)
-    found = bounds.general(NS, PROBLEM, gamma=power(1.0, -0.5), truncation=power(4.0, alpha))
-    assert measured(found.total) == pytest.approx(
+    bound = bounds.general(NS, PROBLEM, gamma=power(1.0, -0.5), truncation=power(4.0, alpha))
+    assert measured(bound.total) == pytest.approx(
         predicted(rate.exponent, rate.log_power), abs=0.03
     )
 

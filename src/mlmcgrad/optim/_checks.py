@@ -37,11 +37,13 @@ class Range:
             value: a Python or numpy number, or a tensor of dimension 0.
             where: where it came from, for example " at step n=3 of param group 0".
         """
-        number = value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
-        if isinstance(number, bool) or not isinstance(number, Real):
-            as_schedule(value, name)  # says what is accepted, unless the value is a schedule
-            raise TypeError(f"{name} must be a number, got {value!r}{where}")
-        number = float(number)
+        number = value
+        if type(value) is not float:  # the common case, at every step, needs no closer look
+            number = value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
+            if isinstance(number, bool) or not isinstance(number, Real):
+                as_schedule(value, name)  # says what is accepted, unless the value is a schedule
+                raise TypeError(f"{name} must be a number, got {value!r}{where}")
+            number = float(number)
         above = number > self.low or (self.low_included and number == self.low)
         below = number < self.high or (self.high_included and number == self.high)
         if not (above and below):
@@ -54,7 +56,7 @@ Ranges: TypeAlias = Mapping[str, Range]
 NON_NEGATIVE = Range("a finite number ≥ 0", 0.0, math.inf, low_included=True)
 POSITIVE = Range("a finite number > 0", 0.0, math.inf)
 POSITIVE_OR_INFINITE = Range("a number > 0 (or math.inf)", 0.0, math.inf, high_included=True)
-DECAY = Range("in [0, 1)", 0.0, 1.0, low_included=True)
+FRACTION = Range("in [0, 1)", 0.0, 1.0, low_included=True)
 
 
 def parameter_name(group: dict[str, Any], group_index: int, index: int) -> str:
@@ -132,7 +134,7 @@ def _raise_if_not_finite(groups: list[dict[str, Any]]) -> None:
 
 
 __all__ = [
-    "DECAY",
+    "FRACTION",
     "NON_NEGATIVE",
     "POSITIVE",
     "POSITIVE_OR_INFINITE",

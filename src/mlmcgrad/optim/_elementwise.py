@@ -6,8 +6,8 @@ CPU the lists are cut to about the size of a cache: one list then goes through a
 update before the next list is touched, and temporaries stay that small.
 
 `weight_decay` λ is an L2 penalty, as in torch.optim.SGD and Adam (not decoupled as in AdamW): the
-gradient is Ĥ_n + λ θ_{n−1} wherever Ĥ_n stands in a formula, an estimate of ∇(V + ½λ‖θ‖²) with the
-bias of Ĥ_n, so the theorems hold for the penalised objective.
+gradient is Ĥ_n + λ θ_{n−1} wherever Ĥ_n stands in a formula. It estimates ∇(V + ½λ‖θ‖²) with the
+bias of Ĥ_n, so the theorems apply to the penalised objective, with a G that also bounds λ‖θ‖.
 """
 
 from __future__ import annotations

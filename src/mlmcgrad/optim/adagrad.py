@@ -39,9 +39,9 @@ class Adagrad(ElementwiseOptimizer):
     Args:
         params: parameters, named parameters or param groups.
         lr: step size γ_n ≥ 0, a number or a schedule.
-        epsilon: regularization ε_n > 0, a float or a schedule; the paper's usual choice is the
+        epsilon: regularization ε_n > 0, a number or a schedule; the paper's usual choice is the
             constant ε^{-1/2} for a small ε, here ε = 1e-8. No eigenvalue of A exceeds ε_n.
-        clip: threshold M_n > 0 of |Ĥ_n|, a float or a schedule; `math.inf` does not clip.
+        clip: threshold M_n > 0 of |Ĥ_n|, a number or a schedule; `math.inf` does not clip.
         weight_decay: λ ≥ 0 of the penalty ½λ‖θ‖², whose gradient λθ is added to Ĥ_n.
         foreach: work on lists of tensors (None: yes, unless there are tensor subclasses).
         maximize: ascend instead of descend.

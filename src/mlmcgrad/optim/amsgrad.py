@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from mlmcgrad.optim._checks import DECAY, NON_NEGATIVE, POSITIVE, POSITIVE_OR_INFINITE, Ranges
+from mlmcgrad.optim._checks import FRACTION, NON_NEGATIVE, POSITIVE, POSITIVE_OR_INFINITE, Ranges
 from mlmcgrad.optim._elementwise import Batch, ElementwiseOptimizer
 from mlmcgrad.schedules import Schedule
 
@@ -43,7 +43,7 @@ class AMSGrad(ElementwiseOptimizer):
         rho1: ρ1 in [0, 1), the memory of the average of gradients.
         rho2: ρ2 in [0, 1), the memory of the average of squares.
         delta: δ > 0; no eigenvalue of A exceeds δ^{-1/2}.
-        clip: threshold M_n > 0 of |Ĥ_n|, a float or a schedule, with M_n² the paper's ε_n; the
+        clip: threshold M_n > 0 of |Ĥ_n|, a number or a schedule, with M_n² the paper's ε_n; the
             theorem needs it non-decreasing. `math.inf` does not clip.
         weight_decay: λ ≥ 0 of the penalty ½λ‖θ‖², whose gradient λθ is added to Ĥ_n.
         foreach: work on lists of tensors (None: yes, unless there are tensor subclasses).
@@ -62,7 +62,7 @@ class AMSGrad(ElementwiseOptimizer):
     """
 
     _scheduled: ClassVar[Ranges] = {"lr": NON_NEGATIVE, "clip": POSITIVE_OR_INFINITE}
-    _fixed: ClassVar[Ranges] = {"rho1": DECAY, "rho2": DECAY, "delta": POSITIVE}
+    _fixed: ClassVar[Ranges] = {"rho1": FRACTION, "rho2": FRACTION, "delta": POSITIVE}
     _state_names = ("momentum", "average", "largest")
 
     def __init__(

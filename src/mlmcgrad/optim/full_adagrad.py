@@ -36,8 +36,8 @@ class FullAdagrad(MatrixOptimizer):
         lr: step size γ_n ≥ 0, a number or a schedule.
         delta: δ > 0; no eigenvalue of A exceeds δ^{-1/2}. In float32 eigenvalues are known to
             about 1e-7 of the largest: a smaller δ is lost in rounding.
-        clip: threshold M_n > 0 of ‖Ĥ_n‖, a float or a schedule: a longer gradient enters the matrix
-            with this norm; `math.inf`, the paper's definition, does not clip.
+        clip: threshold M_n > 0 of ‖Ĥ_n‖, a number or a schedule: a longer gradient enters the
+            matrix with this norm; `math.inf`, the paper's definition, does not clip.
         max_dimension: groups of a larger dimension are refused.
         foreach: move the parameters by one operation on a list (None: yes).
         maximize: ascend instead of descend.

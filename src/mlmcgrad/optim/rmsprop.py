@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from mlmcgrad.optim._checks import DECAY, NON_NEGATIVE, POSITIVE, POSITIVE_OR_INFINITE, Ranges
+from mlmcgrad.optim._checks import FRACTION, NON_NEGATIVE, POSITIVE, POSITIVE_OR_INFINITE, Ranges
 from mlmcgrad.optim._elementwise import Batch, ElementwiseOptimizer, clipped
 from mlmcgrad.schedules import Schedule
 
@@ -36,8 +36,8 @@ class RMSProp(ElementwiseOptimizer):
         lr: step size γ_n ≥ 0, a number or a schedule.
         rho: ρ in [0, 1), the memory of the average of squares.
         delta: δ > 0; no eigenvalue of A exceeds δ^{-1/2}.
-        clip: threshold M_n > 0 of |Ĥ_n|, a float or a schedule; `math.inf`, the paper's definition,
-            does not clip.
+        clip: threshold M_n > 0 of |Ĥ_n|, a number or a schedule; `math.inf`, the paper's
+            definition, does not clip.
         weight_decay: λ ≥ 0 of the penalty ½λ‖θ‖², whose gradient λθ is added to Ĥ_n.
         foreach: work on lists of tensors (None: yes, unless there are tensor subclasses).
         maximize: ascend instead of descend.
@@ -55,7 +55,7 @@ class RMSProp(ElementwiseOptimizer):
     """
 
     _scheduled: ClassVar[Ranges] = {"lr": NON_NEGATIVE, "clip": POSITIVE_OR_INFINITE}
-    _fixed: ClassVar[Ranges] = {"rho": DECAY, "delta": POSITIVE}
+    _fixed: ClassVar[Ranges] = {"rho": FRACTION, "delta": POSITIVE}
     _state_names = ("average",)
 
     def __init__(
