@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "mlmcgrad"
-EXTRAS = ("filelock", "jinja2", "matplotlib", "PIL", "pooch", "rich", "scipy", "sklearn", "tyro")
+EXTRAS = ("filelock", "jinja2", "matplotlib", "PIL", "rich", "scipy", "sklearn", "tyro")
 FOLDERS = ("estimators", "kernels", "optim", "theory", "problems", "diagnostics", "iwae")
 # Each runs in seconds; what takes minutes does not depend on what is installed.
 TESTS = (

@@ -37,12 +37,6 @@ def test_iterations_count_from_one(n: Any) -> None:
         schedules.power(1.0, 0.5)(n)
 
 
-def test_iterations_may_be_numpy_integers() -> None:
-    n: Any = np.int64(16)
-    assert schedules.power(1.0, 0.5)(n) == 4.0
-    assert type(schedules.check_iteration(n)) is int
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_schedule_is_finite(bad: float) -> None:
     with pytest.raises(ValueError, match="exponent of a schedule must be finite"):

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from scipy.stats import t as student
 
 from mlmcgrad.optim._curvature import bounded_inverse, hessian_product, move_to_secant
+from tests.statistics import student_isf
 
 
 def symmetric(d: int, seed: int) -> torch.Tensor:
@@ -89,7 +89,7 @@ HESSIAN = torch.tensor([[4.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 1.0]], dtyp
 def unbiased(replicates: torch.Tensor, truth: torch.Tensor) -> bool:
     """Student tests of H0: the mean of each entry is the truth; false alarm at most 1e-6 in all."""
     scores = (replicates.mean(0) - truth) / (replicates.std(0) / math.sqrt(len(replicates)))
-    return bool(scores.abs().max().item() < student.isf(1e-6 / 18, len(replicates) - 1))
+    return bool(scores.abs().max().item() < student_isf(1e-6 / 18, len(replicates) - 1))
 
 
 def test_noisy_products_are_averaged_without_bias() -> None:

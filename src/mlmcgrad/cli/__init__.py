@@ -8,7 +8,7 @@ import sys
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code."""
     try:
-        from mlmcgrad.cli.main import main as run
+        from mlmcgrad.cli.commands import main as run
     except ModuleNotFoundError as error:
         sys.stderr.write(
             f"mlmcgrad: the command line needs the package {error.name}; "

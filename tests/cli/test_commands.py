@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import mlmcgrad
-from mlmcgrad.cli.main import COMMANDS, main
+from mlmcgrad.cli.commands import COMMANDS, main
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
