@@ -26,8 +26,9 @@ CONFIG, METRICS, SUMMARY = "config.json", "metrics.jsonl", "summary.json"
 
 def write_config(folder: Path, config: Any) -> None:
     """Make the folder and write the settings of a run, with versions, into it."""
-    settings = {k: str(v) if isinstance(v, Path) else v
-                for k, v in dataclasses.asdict(config).items()}
+    settings = {
+        k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(config).items()
+    }
     record = {
         "experiment": type(config).__name__.lower(),
         "settings": settings,

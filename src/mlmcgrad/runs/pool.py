@@ -46,14 +46,24 @@ def run_parts(
         console: where the progress is shown.
     """
     store = folder / f"parts-{_fingerprint(part, arguments)}"
-    results = {name: records.read_json(path) for name in arguments
-               if (path := store / f"{name}.json").exists()}
+    results = {
+        name: records.read_json(path)
+        for name in arguments
+        if (path := store / f"{name}.json").exists()
+    }
     todo = {name: values for name, values in arguments.items() if name not in results}
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"),
-               TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f}%"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as progress:
-        bars = {name: progress.add_task(name, total=1.0, completed=int(name in results))
-                for name in arguments}
+        bars = {
+            name: progress.add_task(name, total=1.0, completed=int(name in results))
+            for name in arguments
+        }
 
         def show(name: str, share: float) -> None:
             progress.update(bars[name], completed=share)
