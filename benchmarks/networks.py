@@ -19,8 +19,8 @@ from mlmcgrad import datasets
 from mlmcgrad.datasets import DataUnavailableError
 from mlmcgrad.iwae.likelihoods import Bernoulli
 from mlmcgrad.iwae.networks import CIFAR10, LatentModel
-from mlmcgrad.training.config import Config
-from mlmcgrad.training.source import Source, load
+from mlmcgrad.training.config import Config, Settings
+from mlmcgrad.training.data import Source, load
 from mlmcgrad.training.trainer import Trainer
 
 ITERATIONS, BATCH = 300, 32
@@ -43,7 +43,7 @@ def cifar10() -> tuple[LatentModel, Tensor, bool]:
 
 def digits() -> tuple[LatentModel, Tensor]:
     """The model, trained, and 128 test images."""
-    config = Config(dataset="digits", batch_size=BATCH).resolved()
+    config = Config(dataset="digits", batch_size=BATCH).settings()
     source = load(config)
     model = _train(config, source)
     return model, source.images(source.test, slice(0, 128), torch.device("cpu"))
@@ -52,13 +52,13 @@ def digits() -> tuple[LatentModel, Tensor]:
 def _trained(source: Source) -> dict[str, Tensor]:
     path = Path(tempfile.gettempdir()) / f"mlmcgrad-bench-cifar10-{ITERATIONS}-{BATCH}.pt"
     if not path.exists():
-        config = Config(dataset="cifar10", batch_size=BATCH).resolved()
+        config = Config(dataset="cifar10", batch_size=BATCH).settings()
         torch.save(dict(_train(config, source).state_dict()), path)
     state: dict[str, Tensor] = torch.load(path, weights_only=True)
     return state
 
 
-def _train(config: Config, source: Source) -> LatentModel:
+def _train(config: Settings, source: Source) -> LatentModel:
     trainer = Trainer(config, source)
     for _ in range(ITERATIONS):
         trainer.step()

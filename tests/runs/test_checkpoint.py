@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from mlmcgrad.runs import checkpoint
+from mlmcgrad.runs.folder import CHECKPOINTS
 from tests.training import tiny
 
 
 def _files(folder: Path) -> list[str]:
-    return sorted(p.name for p in (folder / checkpoint.FOLDER).iterdir())
+    return sorted(p.name for p in (folder / CHECKPOINTS).iterdir())
 
 
 def _fill(folder: Path) -> None:
@@ -35,7 +36,7 @@ def test_a_damaged_one_is_refused_by_name_and_the_one_before_is_used(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     _fill(tmp_path)
-    newest = tmp_path / checkpoint.FOLDER / "iteration-000000003.pt"
+    newest = tmp_path / CHECKPOINTS / "iteration-000000003.pt"
     whole = newest.read_bytes()
     middle = len(whole) // 2
     changed = {
@@ -63,7 +64,7 @@ def test_a_damaged_one_is_refused_by_name_and_the_one_before_is_used(
 
 def test_when_all_are_damaged_the_error_names_them(tmp_path: Path) -> None:
     _fill(tmp_path)
-    for path in (tmp_path / checkpoint.FOLDER).iterdir():
+    for path in (tmp_path / CHECKPOINTS).iterdir():
         path.write_bytes(path.read_bytes()[:-70])
     with pytest.raises(ValueError, match=r"000003.pt .* refused.*000002.pt .* refused.*--out"):
         checkpoint.latest(tmp_path)
@@ -103,4 +104,4 @@ def test_a_full_disk_leaves_the_old_ones(
     assert state is not None
     # After the rename the new one is whole as well.
     assert state["n"] == (3 if moment == "file" else 4)
-    assert checkpoint.load(tmp_path / checkpoint.FOLDER / "iteration-000000003.pt")["n"] == 3
+    assert checkpoint.load(tmp_path / CHECKPOINTS / "iteration-000000003.pt")["n"] == 3

@@ -1,5 +1,13 @@
-"""Parts in processes: results by name, saved one by one, errors not swallowed."""
+"""Jobs in processes: results by name, saved one by one; errors, deaths and signals."""
 
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +15,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from mlmcgrad.runs.pool import Report, forget, run_parts
+from mlmcgrad.runs.pool import Report, forget, run_jobs, run_parts
+from mlmcgrad.runs.signals import Signals, Stopped
 
 QUIET = Console(quiet=True)
 
@@ -21,10 +30,10 @@ def square(report: Report, x: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_results_come_back_in_order_with_one_thread_each(tmp_path: Path, jobs: int) -> None:
-    found = run_parts(square, {f"p{x}": {"x": x} for x in (3, 1, 2)}, tmp_path, jobs, QUIET)
-    assert found == {f"p{x}": {"square": x * x, "threads": 1} for x in (3, 1, 2)}
-    assert list(found) == ["p3", "p1", "p2"]
-    assert len(list(tmp_path.glob("parts-*/*.json"))) == 3
+    results = run_parts(square, {f"p{x}": {"x": x} for x in (3, 1, 2)}, tmp_path, jobs, QUIET)
+    assert results == {f"p{x}": {"square": x * x, "threads": 1} for x in (3, 1, 2)}
+    assert list(results) == ["p3", "p1", "p2"]
+    assert len(list(tmp_path.glob("parts/*.json"))) == 3
     forget(tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -34,12 +43,152 @@ def test_a_part_that_fails_is_named_and_the_finished_ones_are_kept(
     tmp_path: Path, jobs: int
 ) -> None:
     arguments = {"good": {"x": 2}, "bad": {"x": -1}}
-    with pytest.raises(ValueError, match="x must not be negative, got -1"):
+    with pytest.raises(ValueError, match="x must not be negative, got -1") as error:
         run_parts(square, arguments, tmp_path, jobs, QUIET)
+    assert not multiprocessing.active_children()
     if jobs == 1:
-        assert [p.name for p in tmp_path.glob("parts-*/*.json")] == ["good.json"]
+        assert [p.name for p in tmp_path.glob("parts/*.json")] == ["good.json"]
+    else:  # where it happened is not lost on the way
+        assert "in square" in error.value.__notes__[0]
 
 
-def test_other_arguments_do_not_find_these_parts(tmp_path: Path) -> None:
+def test_a_result_belongs_to_its_arguments(tmp_path: Path) -> None:
     run_parts(square, {"p": {"x": 2}}, tmp_path, 1, QUIET)
     assert run_parts(square, {"p": {"x": 3}}, tmp_path, 1, QUIET)["p"]["square"] == 9
+
+
+def test_finished_parts_are_not_computed_again(tmp_path: Path) -> None:
+    run_parts(square, {"p": {"x": 2}}, tmp_path, 1, QUIET)
+    saved = (tmp_path / "parts" / "p.json").stat().st_mtime_ns
+    run_parts(square, {"p": {"x": 2}, "q": {"x": 3}}, tmp_path, 1, QUIET)
+    assert (tmp_path / "parts" / "p.json").stat().st_mtime_ns == saved
+
+
+def test_where_there_is_no_terminal_every_job_is_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_parts(square, {"p": {"x": 2}, "q": {"x": 3}}, tmp_path, 1, Console())
+    assert capsys.readouterr().out == "p: done\nq: done\n"
+
+
+def interrupt(report: Report) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
+    with pytest.raises(
+        Stopped, match=r"^SIGINT: stopped, everything finished is saved; .*--resume"
+    ):
+        run_parts(interrupt, {"p": {}}, tmp_path, 1, QUIET)
+
+
+class TwoArgumentsError(Exception):
+    """Cannot be unpickled: its arguments are not those of its constructor."""
+
+    def __init__(self, number: int, text: str) -> None:
+        super().__init__(f"{text} {number}")
+
+
+def fail(report: Report, kind: str) -> str:
+    if kind == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "exits":
+        sys.exit(7)
+    if kind == "strange":
+        raise TwoArgumentsError(3, "apples")
+    if kind == "silent":
+        raise KeyError
+    return kind
+
+
+def test_a_job_that_fails_does_not_take_the_others_down() -> None:
+    kinds = ("dies", "fine", "exits", "strange", "silent", "good")
+    reasons = {
+        job.name: (job.result, job.reason)
+        for job in run_jobs(fail, {kind: {"kind": kind} for kind in kinds}, 1, QUIET)
+    }
+    killed = "its process ended with signal SIGKILL (the system does that when memory runs out)"
+    assert reasons == {
+        "dies": (None, killed),
+        "fine": ("fine", None),
+        "exits": (None, "its process ended with exit code 7"),
+        "strange": (None, "TwoArgumentsError: apples 3"),
+        "silent": (None, "KeyError"),
+        "good": ("good", None),
+    }
+    assert not multiprocessing.active_children()
+
+
+def wait_for_a_signal(report: Report, folder: str) -> None:
+    """A job that saves its state when it is told to stop."""
+    name = Path(folder) / str(os.getpid())
+    with Signals() as signals:
+        name.touch()
+        while signals.number is None:
+            report(0.5)
+            time.sleep(0.01)
+        name.with_suffix(".saved").touch()
+        signals.raise_stopped("stopped")
+
+
+def _when(holds: Callable[[], bool], act: Callable[[], None]) -> threading.Thread:
+    def wait() -> None:
+        while not holds():
+            time.sleep(0.01)
+        act()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_every_job_save(tmp_path: Path, number: int) -> None:
+    arguments = {name: {"folder": str(tmp_path)} for name in "abc"}
+    thread = _when(lambda: len(list(tmp_path.iterdir())) == 2, lambda: os.kill(os.getpid(), number))
+    with pytest.raises(
+        Stopped, match=r"everything finished is saved; continue .*--resume"
+    ) as stopped:
+        list(run_jobs(wait_for_a_signal, arguments, 2, QUIET))
+    thread.join()
+    assert stopped.value.code == 128 + number
+    assert not multiprocessing.active_children()
+    assert len(list(tmp_path.glob("*.saved"))) == 2  # the third one never started
+
+
+def test_workers_stop_when_their_parent_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys; from rich.console import Console\n"
+        "from mlmcgrad.runs.pool import run_jobs\n"
+        "from tests.runs.test_pool import wait_for_a_signal\n"
+        "if __name__ == '__main__':\n"
+        "    arguments = {'a': {'folder': sys.argv[1]}}\n"
+        "    list(run_jobs(wait_for_a_signal, arguments, 1, Console(quiet=True)))\n"
+    )
+    script = tmp_path / "parent.py"
+    script.write_text(code)
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
+    parent = subprocess.Popen([sys.executable, str(script), str(folder)], env=environment)
+    while not list(folder.iterdir()):
+        assert parent.poll() is None
+        time.sleep(0.01)
+    (worker,) = (int(path.name) for path in folder.iterdir())
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 30.0
+    while _lives(worker):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    # An orphan that nobody has waited for yet is dead all the same.
+    status = Path(f"/proc/{process}/stat")
+    return not (status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z")

@@ -8,8 +8,9 @@ import pytest
 
 from mlmcgrad import levels
 from mlmcgrad.iwae import objective
+from mlmcgrad.runs.folder import as_record
 from mlmcgrad.training import config
-from mlmcgrad.training.config import Config
+from mlmcgrad.training.config import Config, Settings
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ from mlmcgrad.training.config import Config
         ("kernel", "hmc"),
         ("step_size", 0.0),
         ("optimizer", "adam"),
-        ("learning_rate", -1.0),
+        ("lr", -1.0),
         ("rho1", 1.0),
         ("thinning", -1.0),
         ("likelihood", "gauss"),
@@ -66,19 +67,31 @@ def test_the_choices_are_those_of_the_library() -> None:
         assert getattr(Config(), name) == defaults[name]
 
 
-def test_the_dataset_fills_in_what_is_left_open() -> None:
-    digits, cifar = Config().resolved(), Config(dataset="cifar10", latent=7).resolved()
-    assert (digits.batch_size, digits.learning_rate, digits.latent) == (50, 0.01, 16)
-    assert (cifar.batch_size, cifar.learning_rate, cifar.latent) == (128, 0.001, 7)
+def test_what_is_left_open_depends_on_the_dataset() -> None:
+    digits, cifar = Config().settings(), Config(dataset="cifar10", latent=7).settings()
+    assert (digits.batch_size, digits.lr, digits.latent) == (50, 0.01, 16)
+    assert (cifar.batch_size, cifar.lr, cifar.latent) == (128, 0.001, 7)
     assert (digits.chunk, cifar.chunk) == (1024, 256)
-    assert Config(seed=3).folder == Path("runs/digits-mlmc-3")
-    assert Config().settings() == digits.settings()
+    assert Config(seed=3).settings().out == Path("runs/digits-mlmc-3")
+
+
+def test_settings_are_complete_and_their_own_settings() -> None:
+    settings = Config(out=Path("x"), thinning=0.0, probe_images=0).settings()
+    assert None not in vars(settings).values()
+    assert (settings.out, settings.thinning) == (Path("x"), 0.0)
+    assert settings.settings() == settings
+    assert list(as_record(settings)) == [field.name for field in dataclasses.fields(Config)]
+    with pytest.raises(TypeError, match="lr"):
+        Settings(**{name: v for name, v in vars(settings).items() if name != "lr"})
 
 
 def test_tests_are_evenly_or_geometrically_spaced() -> None:
-    even = Config(evaluate_every=7)
-    assert [n for n in range(1, 30) if even.tests_at(n)] == [7, 14, 21, 28]
-    geometric = Config(evaluate_every=3, evaluate_grid="geometric")
-    assert [n for n in range(1, 50) if geometric.tests_at(n)] == [3, 4, 6, 8, 12, 17, 24, 34, 48]
-    dense = Config(evaluate_every=1, evaluate_grid="geometric")
-    assert [n for n in range(1, 17) if dense.tests_at(n)] == [1, 2, 3, 4, 6, 8, 11, 16]
+    def tests(count: int, **changes: Any) -> list[int]:
+        settings = Config(**changes).settings()
+        return [n for n in range(1, count) if settings.tests_at(n)]
+
+    assert tests(30, evaluate_every=7) == [7, 14, 21, 28]
+    geometric = tests(50, evaluate_every=3, evaluate_grid="geometric")
+    assert geometric == [3, 4, 6, 8, 12, 17, 24, 34, 48]
+    dense = tests(17, evaluate_every=1, evaluate_grid="geometric")
+    assert dense == [1, 2, 3, 4, 6, 8, 11, 16]

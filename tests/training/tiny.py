@@ -17,9 +17,10 @@ import torch
 
 from mlmcgrad.iwae.networks import Sizes
 from mlmcgrad.runs import checkpoint
+from mlmcgrad.runs.folder import CHECKPOINTS
 from mlmcgrad.training.config import Config
+from mlmcgrad.training.data import Source
 from mlmcgrad.training.loop import Result, train
-from mlmcgrad.training.source import Source
 
 SIZES = Sizes((1, 4, 4), latent=2, channels=(4,))
 
@@ -113,7 +114,7 @@ def _start(folder: Path, iterations: int) -> int:
 
 
 def _reached(folder: Path) -> int:
-    names = [p.stem for p in (folder / checkpoint.FOLDER).glob("*.pt")]
+    names = [p.stem for p in (folder / CHECKPOINTS).glob("*.pt")]
     return max((int(name.split("-")[1]) for name in names), default=-1)
 
 

@@ -156,6 +156,9 @@ class Objective:
         z = mean[:, None] + log_scale.exp()[:, None] * noise  # (batch, k, latent)
         context = (y, mean.detach(), log_scale.detach())
         log_w = self._weigh(z.detach(), context)  # (batch, k) float64
+        bound = float((log_w.logsumexp(1) - math.log(self.candidates)).mean())
+        if not math.isfinite(bound):
+            raise FloatingPointError(f"the bound is {bound}: weights are not finite, or all are 0")
         share = log_w.softmax(1)
         weight = share.square() if self.encoder == "dreg" else share
         plan = self.estimator.plan(len(y), None if n is None else check_iteration(n), generator)
@@ -170,7 +173,7 @@ class Objective:
         # i-SIR counts the k draws that the encoder shares with it; otherwise they come on top.
         extra = 0 if self.kernel == "isir" else weight.numel()
         return Step(
-            bound=float((log_w.logsumexp(1) - math.log(self.candidates)).mean()),
+            bound=bound,
             estimate=Estimate.of(
                 plan, outcome, value=value, loss_evaluations=count, parameters=theta
             ),

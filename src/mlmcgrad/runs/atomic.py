@@ -1,7 +1,7 @@
-"""Files that are there whole or not at all, whatever happens while they are written.
+"""Files that are written completely or not at all, whatever happens meanwhile.
 
-The bytes go to a file of another name, are brought to the disk, and only then take the name; the
-folder is brought to the disk last, so that the new name survives a power cut too.
+The bytes go to a file of another name and are flushed to the disk, and only then is that file
+renamed; the folder is flushed last, so that the new name survives a power cut too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file, making its folder if need be; on an error the old file is as it was.
+    """Write a file, making its folder if need be; after an error the old file is as it was.
 
     Raises:
         OSError: the file could not be written; the message names it and says what to do.
@@ -25,7 +25,7 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        _bring_to_disk(path.parent)
+        _flush_folder(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -36,7 +36,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         ) from error
 
 
-def _bring_to_disk(folder: Path) -> None:
+def _flush_folder(folder: Path) -> None:
     if os.name != "posix":  # elsewhere a folder cannot be opened
         return
     descriptor = os.open(folder, os.O_RDONLY)

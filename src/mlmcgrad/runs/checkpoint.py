@@ -1,7 +1,7 @@
-"""Checkpoints: written whole or not at all, with a checksum, the last two kept.
+"""Checkpoints: written atomically, with a checksum; the last two are kept.
 
-A file is what `torch.save` makes, followed by the SHA-256 of it as 64 digits. It is read with
-`weights_only=True`: nothing in it is run.
+A file is what `torch.save` writes, followed by its SHA-256 in 64 hexadecimal digits. It is read
+with `weights_only=True`: nothing in it is executed.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from mlmcgrad.runs.atomic import write_atomically
+from mlmcgrad.runs.folder import CHECKPOINTS
 
 _LOG = logging.getLogger(__name__)
-FOLDER = "checkpoints"
 _KEPT = 2
 _DIGITS = 64
 _PATTERN = "iteration-*.pt"
@@ -33,9 +33,9 @@ def save(folder: Path, iteration: int, state: dict[str, Any]) -> Path:
         state: tensors, numbers and strings, in dicts and lists.
 
     Raises:
-        OSError: it could not be written; the checkpoints that were there still are.
+        OSError: it could not be written; the earlier checkpoints are intact.
     """
-    path = folder / FOLDER / f"iteration-{iteration:09d}.pt"
+    path = folder / CHECKPOINTS / f"iteration-{iteration:09d}.pt"
     buffer = io.BytesIO()
     torch.save(state, buffer)
     payload = buffer.getvalue()
@@ -43,8 +43,8 @@ def save(folder: Path, iteration: int, state: dict[str, Any]) -> Path:
         write_atomically(path, payload + hashlib.sha256(payload).hexdigest().encode())
     except OSError as error:
         older = _paths(folder)
-        rest = f"; {older[-1].name} is intact, continue from it with --resume" if older else ""
-        raise OSError(error.errno, f"{error.strerror}{rest}") from error
+        hint = f"; {older[-1].name} is intact, continue from it with --resume" if older else ""
+        raise OSError(error.errno, f"{error.strerror}{hint}") from error
     for old in _paths(folder)[:-_KEPT]:
         old.unlink(missing_ok=True)
     return path
@@ -54,13 +54,13 @@ def load(path: Path) -> dict[str, Any]:
     """Read a checkpoint.
 
     Raises:
-        ValueError: the file is not as it was written; the message names it.
+        ValueError: the file is damaged; the message names it.
     """
-    whole = path.read_bytes()
-    payload, digits = whole[:-_DIGITS], whole[-_DIGITS:]
+    content = path.read_bytes()
+    payload, digits = content[:-_DIGITS], content[-_DIGITS:]
     if hashlib.sha256(payload).hexdigest().encode() != digits:
         raise ValueError(
-            f"checkpoint {path.name} in {path.parent} is refused: its {len(whole)} bytes do not "
+            f"checkpoint {path.name} in {path.parent} is refused: its {len(content)} bytes do not "
             "match their checksum, so it was cut short or altered"
         )
     try:
@@ -73,12 +73,12 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def latest(folder: Path) -> dict[str, Any] | None:
-    """The newest checkpoint that is whole; None if the run folder has none at all.
+    """The newest checkpoint that is intact; None if the run folder has no checkpoint.
 
-    A refused one gets another name, so that it never counts as one of the two that are kept.
+    Refused ones are renamed, so that they never count among the two that are kept.
 
     Raises:
-        ValueError: there are checkpoints, and all are refused.
+        ValueError: there are checkpoints, and all of them are refused.
     """
     refused: list[tuple[Path, str]] = []
     for path in reversed(_paths(folder)):
@@ -87,18 +87,18 @@ def latest(folder: Path) -> dict[str, Any] | None:
         except ValueError as error:
             refused.append((path, str(error)))
             continue
-        for bad, reason in refused:
-            bad.replace(bad.with_name(bad.name + ".refused"))
+        for damaged, reason in refused:
+            damaged.replace(damaged.with_name(damaged.name + ".refused"))
             _LOG.warning("%s; %s is used instead", reason, path.name)
         return state
     if refused:
         reasons = "; ".join(reason for _, reason in refused)
-        raise ValueError(f"{reasons}. No checkpoint is left: start anew with another --out")
+        raise ValueError(f"{reasons}. No checkpoint is left: start again with another --out")
     return None
 
 
 def _paths(folder: Path) -> list[Path]:
-    return sorted((folder / FOLDER).glob(_PATTERN))
+    return sorted((folder / CHECKPOINTS).glob(_PATTERN))
 
 
-__all__ = ["FOLDER", "latest", "load", "save"]
+__all__ = ["latest", "load", "save"]

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 LOCK = "lock"
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a run folder, making the folder if need be.
 
-    The system frees the lock when the process ends, however it ends.
+    The system releases the lock when the process ends, however it ends.
 
     Raises:
         ValueError: another process holds it.
@@ -22,24 +23,22 @@ def alone(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK).open("ab")
+        lock = FileLock(folder / LOCK)
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise ValueError(
+            f"out: another process is using {folder}; wait for it, stop it, or name another folder "
+            "with --out"
+        ) from error
     except OSError as error:
         raise OSError(
             error.errno,
             f"cannot write in {folder} ({error.strerror}); name another folder with --out",
         ) from error
-    with file:
-        if sys.platform != "win32":
-            import fcntl
-
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ValueError(
-                    f"out: another process is training in {folder}; wait for it, stop it, or name "
-                    "another folder with --out"
-                ) from error
+    try:
         yield
+    finally:
+        lock.release()
 
 
-__all__ = ["alone"]
+__all__ = ["LOCK", "locked"]

@@ -1,8 +1,8 @@
 """metrics.jsonl: what happened, one JSON object a line, in the order of the run.
 
-A line with `bound` sums up the iterations since the line before it; one with `nll` is a test. Lines
-with `final` stand at the end of a run that ends between two regular lines: whoever resumes the run
-removes them, so that a run that was extended has the lines of one that was never shorter.
+Every line has an `iteration`. Lines with `final` are written at the end of a run that ends between
+two regular lines; resuming the run removes them, so that a run that was extended has the lines of
+one that was never shorter.
 """
 
 from __future__ import annotations
@@ -15,31 +15,30 @@ from pathlib import Path
 from typing import Any
 
 from mlmcgrad.runs.atomic import write_atomically
-
-METRICS = "metrics.jsonl"
+from mlmcgrad.runs.folder import METRICS, as_line
 
 
 class Metrics:
-    """The file, opened for more lines; with TensorBoard, its files too.
+    """The file, open for more lines; with TensorBoard, its files too.
 
     Args:
         folder: run folder.
-        iteration: lines of later iterations are removed, and so are those of the end of a run.
+        iteration: lines of later iterations are removed, and so are those marked `final`.
         tensorboard: write the numbers for TensorBoard too.
     """
 
     def __init__(self, folder: Path, iteration: int, tensorboard: bool = False) -> None:
         self.path = folder / METRICS
-        kept = [line for line in _lines(self.path) if _belongs(line, iteration)]
-        write_atomically(self.path, b"".join(kept))
+        lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
+        write_atomically(self.path, b"".join(line for line in lines if _belongs(line, iteration)))
         self._file = self.path.open("ab")
         self._board = _board(folder, iteration) if tensorboard else None
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Add a line; it is in the hands of the system when this returns."""
-        text = json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
+        """Add a line; the operating system has it when this returns."""
+        line = as_line(row)
         with self._explained():
-            self._file.write(text.encode())
+            self._file.write(line)
             self._file.flush()
         if self._board is not None:
             for name, value in row.items():
@@ -47,7 +46,7 @@ class Metrics:
                     self._board.add_scalar(name, value, row["iteration"])
 
     def sync(self) -> None:
-        """Bring the lines to the disk: a checkpoint must not be ahead of them."""
+        """Flush the lines to the disk: a checkpoint must not be ahead of them."""
         with self._explained():
             os.fsync(self._file.fileno())
 
@@ -70,13 +69,13 @@ class Metrics:
 
 
 def check_tensorboard() -> None:
-    """Raise a ValueError if TensorBoard is wanted and not installed."""
+    """Raise a ValueError if the package tensorboard is not installed."""
     try:
         import torch.utils.tensorboard  # noqa: F401
     except ImportError as error:
         raise ValueError(
             f"tensorboard needs the package tensorboard ({error}); pip install tensorboard, or "
-            "leave the flag out: metrics.jsonl has the same numbers"
+            "omit the flag: metrics.jsonl has the same numbers"
         ) from error
 
 
@@ -86,10 +85,6 @@ def _board(folder: Path, iteration: int) -> Any:
     return SummaryWriter(str(folder / "tensorboard"), purge_step=iteration + 1)
 
 
-def _lines(path: Path) -> list[bytes]:
-    return path.read_bytes().splitlines(keepends=True) if path.exists() else []
-
-
 def _belongs(line: bytes, iteration: int) -> bool:
     if not line.endswith(b"\n"):  # cut short by a kill
         return False
@@ -97,4 +92,4 @@ def _belongs(line: bytes, iteration: int) -> bool:
     return int(row["iteration"]) <= iteration and not row.get("final")
 
 
-__all__ = ["METRICS", "Metrics", "check_tensorboard"]
+__all__ = ["Metrics", "check_tensorboard"]

@@ -1,149 +1,217 @@
-"""Runs the independent parts of an experiment in processes, with one live progress display.
+"""Independent jobs in worker processes, with one live display.
 
-Every part that is finished is saved at once, under a name that the settings determine: a run that
-was interrupted, or killed, finds its finished parts again when it is started again.
+A job that fails is reported and the others go on; a process that dies takes only its job with it.
+SIGINT and SIGTERM are passed on to the workers as SIGTERM, so that a job can save its state first.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import multiprocessing
-import queue
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+import signal
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, closing
+from functools import partial
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import TaskID
 
-from mlmcgrad.runs import folder as records
+from mlmcgrad.runs.folder import read_json, write_json
+from mlmcgrad.runs.progress import bars
+from mlmcgrad.runs.signals import Signals, Stopped
+from mlmcgrad.runs.workers import POLL_SECONDS, Ended, Part, Report, Worker, threads
 
-Report = Callable[[float], None]
-Part = Callable[..., Any]
-"""`part(report, **arguments)`: a function of a module; `report(share)` says how much is done."""
+Arguments: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""Keyword arguments by the name of a job."""
 
-_POLL_SECONDS = 0.2
+PARTS = "parts"
+_STOPPED = "stopped, everything finished is saved"
 
 
 def run_parts(
-    part: Part,
-    arguments: Mapping[str, Mapping[str, Any]],
-    folder: Path,
-    jobs: int,
-    console: Console,
+    part: Part, arguments: Arguments, folder: Path, jobs: int, console: Console
 ) -> dict[str, Any]:
     """Run a part for each named set of arguments and return their results by name.
 
+    Every result is saved at once, with the call that it belongs to: a run that is started again
+    computes only what is missing.
+
     Args:
-        part: the function; it must live in a module, its results must fit into JSON.
+        part: the function; it must live in a module, and its results must fit into JSON.
         arguments: keyword arguments of each part; numbers and strings.
-        folder: run folder; finished parts wait in a folder below it until `forget` is called.
-        jobs: processes; 1 runs everything here.
+        folder: run folder; the results are in its subfolder `parts` until `forget` is called.
+        jobs: processes; 1 runs everything in this one.
         console: where the progress is shown.
+
+    Raises:
+        Stopped: SIGINT or SIGTERM; the finished parts are saved.
     """
-    store = folder / f"parts-{_fingerprint(part, arguments)}"
-    results = {
-        name: records.read_json(path)
-        for name in arguments
-        if (path := store / f"{name}.json").exists()
-    }
+    paths = {name: folder / PARTS / f"{name}.json" for name in arguments}
+    calls = {name: _call(part, values) for name, values in arguments.items()}
+    saved = {name: read_json(path) for name, path in paths.items() if path.exists()}
+    results = {n: record["result"] for n, record in saved.items() if record["call"] == calls[n]}
     todo = {name: values for name, values in arguments.items() if name not in results}
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:3.0f}%"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+    ended = (
+        run_jobs(part, todo, jobs, console, finished=len(results))
+        if min(jobs, len(todo)) > 1
+        else _run_here(part, todo, console, finished=len(results))
     )
-    with Progress(*columns, console=console, transient=True) as progress:
-        bars = {
-            name: progress.add_task(name, total=1.0, completed=int(name in results))
-            for name in arguments
-        }
-
-        def show(name: str, share: float) -> None:
-            progress.update(bars[name], completed=share)
-
-        def keep(name: str, result: Any) -> None:
-            records.write_json(store / f"{name}.json", result)
-            results[name] = records.read_json(store / f"{name}.json")
-            show(name, 1.0)
-
-        if jobs == 1 or len(todo) <= 1:
-            with one_thread():
-                for name, values in todo.items():
-                    keep(name, part(lambda share, name=name: show(name, share), **values))
-        else:
-            _in_processes(part, todo, jobs, show, keep)
+    with closing(ended):
+        for job in ended:
+            if job.error is not None:
+                raise job.error
+            write_json(paths[job.name], {"call": calls[job.name], "result": job.result})
+            results[job.name] = read_json(paths[job.name])["result"]
     return {name: results[name] for name in arguments}
 
 
 def forget(folder: Path) -> None:
-    """Remove the saved parts, when everything that came of them is written."""
-    for store in folder.glob("parts-*"):
-        shutil.rmtree(store, ignore_errors=True)
+    """Remove the saved parts, once everything that follows from them is written."""
+    shutil.rmtree(folder / PARTS, ignore_errors=True)
 
 
-def _in_processes(
-    part: Part,
-    todo: Mapping[str, Mapping[str, Any]],
-    jobs: int,
-    show: Callable[[str, float], None],
-    keep: Callable[[str, Any], None],
-) -> None:
-    # spawn: a forked process would inherit torch's threads in an undefined state
-    context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager:
-        messages = manager.Queue()
-        pool = ProcessPoolExecutor(jobs, mp_context=context)
+def run_jobs(
+    function: Part, arguments: Arguments, jobs: int, console: Console, *, finished: int = 0
+) -> Generator[Ended, None, None]:
+    """Call a function for each named set of arguments, in processes; yield each job as it ends.
+
+    Close the iterator if you leave it early (`contextlib.closing`): that ends the processes.
+
+    Args:
+        function: it must live in a module.
+        arguments: keyword arguments of each job.
+        jobs: processes.
+        console: where the progress is shown.
+        finished: jobs that were done before; the display counts them.
+
+    Raises:
+        Stopped: SIGINT or SIGTERM; every job had the time to save its state.
+    """
+    pool = _Pool(function, arguments, jobs)
+    with Signals() as signals, _Display(len(arguments), finished, console) as display:
         try:
-            running: dict[Future[Any], str] = {
-                pool.submit(_work, part, name, dict(values), messages): name
-                for name, values in todo.items()
-            }
-            while running:
-                done, _ = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
-                _drain(messages, show)
-                for future in done:
-                    keep(running.pop(future), future.result())
-        finally:
-            # Also after Ctrl-C: what is finished is saved, what is not started never starts.
-            pool.shutdown(wait=False, cancel_futures=True)
+            while pool.assign():
+                for name, message in pool.listen():
+                    display.show(name, message)
+                    if isinstance(message, Ended):
+                        yield message
+                if signals.number is not None:
+                    pool.stop()
+        finally:  # also if this process has to end at once
+            pool.kill()
+    signals.raise_stopped(_STOPPED)
 
 
-def _work(part: Part, name: str, values: dict[str, Any], messages: Any) -> Any:
-    with one_thread():
-        return part(lambda share: messages.put((name, share)), **values)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
+def one_thread() -> AbstractContextManager[None]:
     """Keep torch to one thread: on small tensors more of them only wait for one another."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return threads(1)
 
 
-def _drain(messages: Any, show: Callable[[str, float], None]) -> None:
-    while True:
-        try:
-            show(*messages.get_nowait())
-        except queue.Empty:
-            return
+def _run_here(
+    function: Part, arguments: Arguments, console: Console, *, finished: int
+) -> Generator[Ended, None, None]:
+    with one_thread(), _Display(len(arguments), finished, console) as display:
+        for name, values in arguments.items():
+            try:
+                ended = Ended(name, function(partial(display.show, name), **values))
+            except KeyboardInterrupt as error:
+                raise Stopped(signal.SIGINT, _STOPPED) from error
+            display.show(name, ended)
+            yield ended
 
 
-def _fingerprint(part: Part, arguments: Mapping[str, Mapping[str, Any]]) -> str:
-    text = json.dumps([part.__module__, {k: dict(v) for k, v in arguments.items()}], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+def _call(part: Part, arguments: Mapping[str, Any]) -> Any:
+    """What a result depends on, as JSON has it."""
+    return json.loads(json.dumps([part.__module__, part.__qualname__, dict(arguments)]))
 
 
-__all__ = ["Part", "Report", "forget", "one_thread", "run_parts"]
+class _Pool:
+    """Workers, and the names of the jobs that wait for one."""
+
+    def __init__(self, function: Part, arguments: Arguments, jobs: int) -> None:
+        self.function, self.arguments, self.jobs = function, arguments, jobs
+        self.waiting = list(arguments)
+        self.workers: list[Worker] = []
+        self.stopping = False
+
+    def assign(self) -> bool:
+        """Give every idle worker a job, or let it go; False when no worker is left."""
+        new = min(self.jobs - len(self.workers), len(self.waiting))
+        self.workers += [Worker() for _ in range(new)]
+        for worker in [worker for worker in self.workers if not worker.name]:
+            if self.waiting:
+                name = self.waiting.pop(0)
+                worker.give(self.function, name, self.arguments[name])
+            else:
+                self.workers.remove(worker)
+                worker.leave()
+        return bool(self.workers)
+
+    def listen(self) -> Iterator[tuple[str, float | Ended]]:
+        """What the workers say, once, by the names of their jobs."""
+        heard = wait([worker.connection for worker in self.workers], POLL_SECONDS)
+        for worker in [worker for worker in self.workers if worker.connection in heard]:
+            name, message = worker.name, worker.receive()
+            if worker.connection.closed:  # its process has ended
+                self.workers.remove(worker)
+                if self.stopping:  # as it was asked to
+                    continue
+            yield name, message
+
+    def stop(self) -> None:
+        """Ask every worker to save and to end, once: a second SIGTERM would not let it save."""
+        if not self.stopping:
+            self.stopping = True
+            self.waiting.clear()
+            for worker in self.workers:
+                worker.process.terminate()
+
+    def kill(self) -> None:
+        """End every process at once."""
+        for worker in self.workers:
+            worker.process.kill()
+            worker.leave()
+
+
+class _Display:
+    """One bar for everything, and one for each job that is going on.
+
+    Where there is no terminal, a line for each job that has ended; a failure is always a line.
+    """
+
+    def __init__(self, jobs: int, finished: int, console: Console) -> None:
+        self.console, self.jobs, self.finished = console, jobs + finished, finished
+        self.progress = bars(console, "{task.fields[state]}")
+        state = f"{finished}/{self.jobs}"
+        self.whole = self.progress.add_task("all", total=self.jobs, completed=finished, state=state)
+        self.tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> _Display:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.progress.stop()
+
+    def show(self, name: str, message: float | Ended) -> None:
+        """Show how much of a job is done, or that it has ended."""
+        if name not in self.tasks:
+            self.tasks[name] = self.progress.add_task(name, total=1.0, state="")
+        if isinstance(message, Ended):
+            self.progress.remove_task(self.tasks.pop(name))
+            self.finished += 1
+            if message.error is not None or not self.console.is_terminal:
+                outcome = "done" if message.error is None else f"failed: {message.reason}"
+                self.console.print(
+                    f"{name}: {outcome}", markup=False, highlight=False, soft_wrap=True
+                )
+        else:
+            self.progress.update(self.tasks[name], completed=message, state=f"{message:.0%}")
+        done = self.finished + sum(task.completed for task in self.progress.tasks[1:])
+        self.progress.update(self.whole, completed=done, state=f"{self.finished}/{self.jobs}")
+
+
+__all__ = ["Ended", "Part", "Report", "forget", "one_thread", "run_jobs", "run_parts"]

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as a wish: a run ends where it can be resumed."""
+"""SIGINT and SIGTERM as requests: a run stops where it can be resumed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,30 @@ from types import FrameType
 from typing import Any
 
 
+class Stopped(KeyboardInterrupt):
+    """A signal asked a run to stop, and it did, with everything saved.
+
+    Args:
+        number: of the signal.
+        what: how far the run is and what is saved, for the message.
+
+    Attributes:
+        code: exit code for the process, 128 + the number of the signal.
+    """
+
+    def __init__(self, number: int, what: str) -> None:
+        name = signal.Signals(number).name
+        super().__init__(f"{name}: {what}; continue with the same command and --resume")
+        self.code = 128 + number
+
+
 class Signals:
     """While it is entered, the first SIGINT or SIGTERM is only noted; a second one acts at once.
 
     Outside the main thread Python delivers no signals, and nothing is changed.
+
+    Attributes:
+        number: the signal that was noted, or None.
     """
 
     def __init__(self) -> None:
@@ -28,10 +48,15 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def raise_stopped(self, what: str) -> None:
+        """Raise `Stopped` if a signal was noted."""
+        if self.number is not None:
+            raise Stopped(self.number, what)
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.number = number
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-__all__ = ["Signals"]
+__all__ = ["Signals", "Stopped"]

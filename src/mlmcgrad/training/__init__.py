@@ -1,4 +1,4 @@
-"""Training an autoencoder in a run folder, so that nothing is ever lost.
+"""Training an autoencoder in a run folder, so that no work is ever lost.
 
 Names are imported when they are first used, so that `mlmcgrad train --help` can read `Config`
 without waiting for torch.
@@ -8,25 +8,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mlmcgrad.training.config import Config
-    from mlmcgrad.training.errors import DivergedError, Stopped
+    from mlmcgrad.runs.signals import Stopped
+    from mlmcgrad.training.config import Config, Settings
     from mlmcgrad.training.loop import Result, train
+    from mlmcgrad.training.run import DivergedError
 
 _HOME = {
-    "Config": "config",
-    "DivergedError": "errors",
-    "Result": "loop",
-    "Stopped": "errors",
-    "train": "loop",
+    "Config": "training.config",
+    "DivergedError": "training.run",
+    "Result": "training.loop",
+    "Settings": "training.config",
+    "Stopped": "runs.signals",
+    "train": "training.loop",
 }
 
-__all__ = ["Config", "DivergedError", "Result", "Stopped", "train"]
+__all__ = ["Config", "DivergedError", "Result", "Settings", "Stopped", "train"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(import_module(f"mlmcgrad.{_HOME[name]}"), name)
 
 
 def __dir__() -> list[str]:

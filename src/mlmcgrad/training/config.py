@@ -1,16 +1,16 @@
-"""Settings of a training run, as a dataclass that the command line is made from.
+"""Settings of a training run: `Config` is what a user writes, `Settings` what a run uses.
 
-Nothing here imports torch, so that `mlmcgrad train --help` answers at once.
+The command line is made from `Config`. Nothing here imports torch, so that `mlmcgrad train --help`
+answers at once.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 Dataset: TypeAlias = Literal["digits", "cifar10"]
 Method: TypeAlias = Literal["iwae", "br", "mlmc"]
@@ -21,55 +21,19 @@ OptimizerName: TypeAlias = Literal["amsgrad", "adagrad", "rmsprop"]
 LikelihoodName: TypeAlias = Literal["bernoulli", "discretized_logistic"]
 Grid: TypeAlias = Literal["even", "geometric"]
 
-_CHOICES: dict[str, Any] = {
-    "dataset": Dataset,
-    "method": Method,
-    "assignment": Assignment,
-    "encoder": EncoderGradient,
-    "kernel": KernelName,
-    "optimizer": OptimizerName,
-    "likelihood": LikelihoodName,
-    "evaluate_grid": Grid,
+_DEFAULTS: dict[str, dict[Dataset, Any]] = {
+    "batch_size": {"digits": 50, "cifar10": 128},
+    "lr": {"digits": 0.01, "cifar10": 0.001},
+    "latent": {"digits": 16, "cifar10": 100},
+    "evaluate_every": {"digits": 500, "cifar10": 1000},
+    "test_images": {"digits": 297, "cifar10": 100},
+    "chunk": {"digits": 1024, "cifar10": 256},
 }
-_COUNTS = (
-    "iterations",
-    "batch_size",
-    "candidates",
-    "base",
-    "latent",
-    "chunk",
-    "log_every",
-    "evaluate_every",
-    "checkpoint_every",
-    "nll_samples",
-    "test_images",
-    "probe_length",
-    "threads",
-)
-_POSITIVE = ("step_size", "learning_rate", "checkpoint_seconds")
-_BY_DATASET: dict[str, dict[str, Any]] = {
-    "digits": {
-        "batch_size": 50,
-        "learning_rate": 0.01,
-        "latent": 16,
-        "evaluate_every": 500,
-        "test_images": 297,
-        "chunk": 1024,
-    },
-    "cifar10": {
-        "batch_size": 128,
-        "learning_rate": 0.001,
-        "latent": 100,
-        "evaluate_every": 1000,
-        "test_images": 100,
-        "chunk": 256,
-    },
-}
-# What may differ on resuming: none of it changes a single number of the run.
+# May differ when a run is resumed: none of them changes a single number of the run.
 _FREE = {"out", "iterations", "resume", "checkpoint_every", "checkpoint_seconds", "tensorboard"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """Train an importance weighted autoencoder; the same settings give the same bits on a CPU."""
 
@@ -78,15 +42,15 @@ class Config:
     method: Method = "mlmc"
     """Gradient of the decoder: one importance sampling step, a long chain, or multilevel."""
     iterations: int = 3000
-    """Iterations in all; a run that is resumed may have more than it started with."""
+    """Iterations in total; a run that is resumed may have more than it started with."""
     seed: int = 0
     """Everything random follows from it."""
     out: Path | None = None
     """Run folder; by default runs/ followed by dataset, method and seed."""
     resume: bool = False
-    """Continue from the last checkpoint in the run folder, or start if there is none."""
+    """Continue what is in the run folder, or start if it is empty."""
     batch_size: int | None = None
-    """Images in an iteration; by default 50 for digits, 128 for cifar10."""
+    """Images per iteration; by default 50 for digits, 128 for cifar10."""
     candidates: int = 5
     """k, importance samples for each image and candidates of i-SIR."""
     truncation_scale: float = 1.0
@@ -94,39 +58,39 @@ class Config:
     truncation_exponent: float = 0.5
     """α of T_n = c · n^α; 0 for a constant T."""
     rao_blackwell: bool = False
-    """Average the selections of i-SIR out."""
+    """Average out the selections of i-SIR."""
     assignment: Assignment = "independent"
-    """How the levels of mlmc are given to the images of a batch."""
+    """How mlmc assigns levels to the images of a batch."""
     base: int = 1
     """Chain length at which the levels of mlmc start."""
     encoder: EncoderGradient = "iwae"
     """Gradient of the encoder: the ordinary one or the doubly reparameterised one."""
     kernel: KernelName = "isir"
-    """What samples p(z | y)."""
+    """Markov chain that samples p(z | y)."""
     step_size: float = 0.01
-    """Of the kernels mala and rwmh."""
+    """Step size of the kernels mala and rwmh."""
     optimizer: OptimizerName = "amsgrad"
-    """How the gradients are used."""
-    learning_rate: float | None = None
-    """C of the step sizes C / √n; by default 0.01 for digits, 0.001 for cifar10."""
+    """Optimizer of encoder and decoder."""
+    lr: float | None = None
+    """C of the learning rates C / √n; by default 0.01 for digits, 0.001 for cifar10."""
     rho1: float = 0.9
-    """AMSGrad: memory of the momentum."""
+    """AMSGrad: decay of the momentum."""
     rho2: float = 0.999
-    """AMSGrad and RMSProp: memory of the squares."""
+    """AMSGrad and RMSProp: decay of the squares."""
     likelihood: LikelihoodName = "bernoulli"
-    """Of the pixels; discretized_logistic is a probability of grey levels."""
+    """Likelihood of the pixels; discretized_logistic is a probability of grey levels."""
     latent: int | None = None
     """Dimension of z; by default 16 for digits, 100 for cifar10."""
     log_every: int = 10
-    """Iterations that one line of metrics.jsonl sums up."""
+    """Iterations summarised by one line of metrics.jsonl."""
     evaluate_every: int | None = None
-    """Iterations between test likelihoods and pictures; by default 500 (digits), 1000 (cifar10)."""
+    """Iterations between tests and pictures; by default 500 for digits, 1000 for cifar10."""
     evaluate_grid: Grid = "even"
     """When to test: every evaluate_every iterations, or at its multiples 1, √2, 2, 2√2, 4, …"""
     nll_samples: int = 1000
     """Importance samples for the test likelihood of an image."""
     test_images: int | None = None
-    """Test images to evaluate on, the first ones; by default all 297 (digits), 100 (cifar10)."""
+    """Test images to use, the first ones; by default all 297 for digits, 100 for cifar10."""
     probe_images: int = 0
     """Training images on which each test also measures ‖∇V‖²; 0 measures nothing."""
     probe_length: int = 8
@@ -136,11 +100,11 @@ class Config:
     checkpoint_every: int = 500
     """Iterations between checkpoints."""
     checkpoint_seconds: float = 60.0
-    """A checkpoint is written after this many seconds in any case."""
+    """Longest time between checkpoints."""
     thinning: float = 0.1
-    """States below this part of a step's weight are left out at random, without bias; 0: none."""
+    """Drop states below this share of a step's weight at random, without bias; 0 keeps all."""
     chunk: int | None = None
-    """States in one pass of the decoder: bounds the memory; 1024 (digits) or 256 if not given."""
+    """States per decoder pass: limits memory; by default 1024 for digits, 256 for cifar10."""
     threads: int = 1
     """Threads of torch; the last bits depend on it."""
     device: str = "cpu"
@@ -149,80 +113,81 @@ class Config:
     """Write the metrics for TensorBoard too; needs the package tensorboard."""
 
     def __post_init__(self) -> None:
-        for name, kind in _CHOICES.items():
-            if getattr(self, name) not in get_args(kind):
+        for name, kind in get_type_hints(Config).items():
+            if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
                 choices = ", ".join(get_args(kind))
                 raise ValueError(f"{name} must be one of {choices}, got {getattr(self, name)!r}")
-        for name in _COUNTS:
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ValueError(f"{name} must be an integer from 1 on, got {value!r}")
-        for name in _POSITIVE:
-            value = getattr(self, name)
-            if value is not None and not 0.0 < value < math.inf:
-                raise ValueError(f"{name} must be a finite number above 0, got {value!r}")
-        if not 0.0 <= self.thinning < math.inf:
-            raise ValueError(f"thinning must be a finite number from 0 on, got {self.thinning!r}")
-        for name in ("rho1", "rho2"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)!r}")
-        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed must be an integer in [0, 2^63), got {self.seed!r}")
-        if not 1.0 <= self.truncation_scale < 2.0**31:
+        for names, holds, text in _RULES:
+            for name in names.split():
+                value = getattr(self, name)
+                if value is not None and not holds(value):
+                    raise ValueError(f"{name} must be {text}, got {value!r}")
+        if 0 < self.probe_images < self.probe_repeats:
             raise ValueError(
-                f"truncation_scale must be from 1 on and below 2^31, got {self.truncation_scale!r}"
-            )
-        if not 0.0 <= self.truncation_exponent <= 1.0:
-            raise ValueError(
-                f"truncation_exponent must be in [0, 1], got {self.truncation_exponent!r}"
-            )
-        if not isinstance(self.probe_repeats, int) or self.probe_repeats < 3:
-            raise ValueError(
-                f"probe_repeats must be an integer from 3 on, got {self.probe_repeats!r}"
-            )
-        if not isinstance(self.probe_images, int) or not (
-            self.probe_images == 0 or self.probe_images >= self.probe_repeats
-        ):
-            raise ValueError(
-                f"probe_images must be 0, or at least probe_repeats = {self.probe_repeats}, got "
+                f"probe_images must be 0 or ≥ probe_repeats = {self.probe_repeats}, got "
                 f"{self.probe_images!r}"
             )
         if self.method != "iwae" and self.kernel == "isir" and self.candidates < 2:
             raise ValueError(
-                f"candidates must be at least 2 for method {self.method}, got {self.candidates}"
+                f"candidates must be ≥ 2 for method {self.method}, got {self.candidates}"
             )
 
-    @property
-    def folder(self) -> Path:
-        """The run folder."""
-        return self.out or Path("runs") / f"{self.dataset}-{self.method}-{self.seed}"
+    def settings(self) -> Settings:
+        """The settings of the run, with everything decided that is left open here."""
+        defaults = {name: values[self.dataset] for name, values in _DEFAULTS.items()}
+        defaults["out"] = Path("runs") / f"{self.dataset}-{self.method}-{self.seed}"
+        chosen = {name: value for name, value in vars(self).items() if value is not None}
+        return Settings(**{**defaults, **chosen})
 
-    def resolved(self) -> Config:
-        """The same settings, with what the dataset decides filled in."""
-        missing = {k: v for k, v in _BY_DATASET[self.dataset].items() if getattr(self, k) is None}
-        return dataclasses.replace(self, out=self.folder, **missing)
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Config):
+    """A `Config` in which nothing is left open."""
+
+    # `field()`: without it, the default None of `Config` would be inherited.
+    out: Path = field()
+    batch_size: int = field()
+    lr: float = field()
+    latent: int = field()
+    evaluate_every: int = field()
+    test_images: int = field()
+    chunk: int = field()
 
     def tests_at(self, iteration: int) -> bool:
         """Whether there is a test after this iteration."""
-        every = self.resolved().evaluate_every
-        assert every is not None
+        every = self.evaluate_every
         if self.evaluate_grid == "even" or iteration < every:
             return iteration % every == 0
         half_powers = round(2.0 * math.log2(iteration / every))
         return iteration == round(every * 2.0 ** (half_powers / 2.0))
 
-    def settings(self) -> dict[str, Any]:
-        """All settings, with what the dataset decides filled in, as JSON has them."""
-        fields = dataclasses.asdict(self.resolved())
-        return {k: str(v) if isinstance(v, Path) else v for k, v in fields.items()}
+
+def _integer(least: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int) and value >= least
+
+
+# Names, the condition that their values must meet, and how it is put into words.
+_RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("iterations batch_size candidates base latent chunk threads", _integer(1), "an integer ≥ 1"),
+    ("log_every evaluate_every checkpoint_every", _integer(1), "an integer ≥ 1"),
+    ("nll_samples test_images probe_length", _integer(1), "an integer ≥ 1"),
+    ("probe_repeats", _integer(3), "an integer ≥ 3"),
+    ("probe_images", _integer(0), "an integer ≥ 0"),
+    ("seed", lambda v: isinstance(v, int) and 0 <= v < 2**63, "an integer in [0, 2^63)"),
+    ("step_size lr checkpoint_seconds", lambda v: 0.0 < v < math.inf, "finite and > 0"),
+    ("thinning", lambda v: 0.0 <= v < math.inf, "finite and ≥ 0"),
+    ("rho1 rho2", lambda v: 0.0 <= v < 1.0, "in [0, 1)"),
+    ("truncation_scale", lambda v: 1.0 <= v < 2.0**31, "in [1, 2^31)"),
+    ("truncation_exponent", lambda v: 0.0 <= v <= 1.0, "in [0, 1]"),
+)
 
 
 def check_same(now: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-    """Refuse to resume with settings that would have made another run.
+    """Refuse to resume a run with settings that would have made another one.
 
     Args:
-        now: `Config.settings()` of the run to continue.
-        before: those in its checkpoint.
+        now: `runs.folder.as_record` of the settings.
+        before: that of the run to continue.
     """
     for name, value in now.items():
         if name not in _FREE and before.get(name) != value:
@@ -233,15 +198,4 @@ def check_same(now: Mapping[str, Any], before: Mapping[str, Any]) -> None:
             )
 
 
-__all__ = [
-    "Assignment",
-    "Config",
-    "Dataset",
-    "EncoderGradient",
-    "Grid",
-    "KernelName",
-    "LikelihoodName",
-    "Method",
-    "OptimizerName",
-    "check_same",
-]
+__all__ = ["Config", "Settings", "check_same"]

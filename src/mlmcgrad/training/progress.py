@@ -1,10 +1,10 @@
-"""The progress of a run on a terminal: epoch, speed, bound, test NLL and what was spent."""
+"""The progress of a run on a terminal: epoch, speed, bound, test NLL and decoder evaluations."""
 
 from __future__ import annotations
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from mlmcgrad.runs.progress import bars
 from mlmcgrad.training.trainer import Trainer
 
 
@@ -19,29 +19,18 @@ class Bar:
 
     def __init__(self, console: Console | None, trainer: Trainer, total: int) -> None:
         self.console, self.trainer = console, trainer
-        columns = (
-            TextColumn("epoch {task.fields[epoch]:.1f}"),
-            BarColumn(bar_width=20),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[speed]:.1f} it/s"),
-            TextColumn("bound {task.fields[bound]}"),
-            TextColumn("test NLL {task.fields[nll]}"),
-            TextColumn("{task.fields[spent]} evaluations"),
-            TimeRemainingColumn(),
-        )
-        hidden = console is None or not console.is_terminal
-        self._progress = Progress(*columns, console=console, transient=True, disable=hidden)
-        self._task = self._progress.add_task(
-            "",
-            total=total,
-            completed=trainer.iteration,
-            epoch=0.0,
-            speed=0.0,
-            bound="–",
-            nll="–",
-            spent="0",
+        self._progress = bars(
+            console,
+            "{task.completed:.0f}/{task.total:.0f}",
+            "{task.fields[speed]:.1f} it/s",
+            "bound {task.fields[bound]}",
+            "test NLL {task.fields[nll]}",
+            "{task.fields[evaluations]} evaluations",
         )
         self._first = trainer.iteration
+        self._task = self._progress.add_task(
+            "epoch 0.0", total=total, speed=0.0, bound="–", nll="–", evaluations="0"
+        )
 
     def __enter__(self) -> Bar:
         self._progress.start()
@@ -58,15 +47,15 @@ class Bar:
             self._progress.update(self._task, bound=bound)
         self._progress.update(
             self._task,
+            description=f"epoch {trainer.epoch:.1f}",
             completed=trainer.iteration,
-            epoch=trainer.epoch,
             speed=(trainer.iteration - self._first) / max(seconds, 1e-9),
             nll="–" if test is None else f"{test['nll']:.2f}",
-            spent=_short(trainer.spent["evaluations"]),
+            evaluations=_short(trainer.spent["evaluations"]),
         )
 
     def tell(self) -> None:
-        """Say what a test found, where no live bar shows it."""
+        """Print the result of a test where no live bar shows it."""
         test = self.trainer.test
         if self.console is not None and not self.console.is_terminal and test is not None:
             self.console.print(

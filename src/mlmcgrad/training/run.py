@@ -1,14 +1,13 @@
 """What a run leaves in its folder while it goes on: lines, tests, pictures, checkpoints, a summary.
 
-Tests draw from generators of their own, made of the seed and the iteration: they do not disturb
-the training.
+In metrics.jsonl a line with `bound` summarises the iterations since the line before it, and one
+with `nll` is a test. Tests draw from generators of their own, seeded by the run and the iteration:
+they do not disturb the training.
 """
 
 from __future__ import annotations
 
 import io
-import json
-import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,41 +20,52 @@ from mlmcgrad.iwae.evaluate import negative_log_likelihood, squared_gradient_nor
 from mlmcgrad.iwae.likelihoods import bits_per_dimension
 from mlmcgrad.runs import checkpoint
 from mlmcgrad.runs.atomic import write_atomically
+from mlmcgrad.runs.folder import SUMMARY, write_json
 from mlmcgrad.runs.metrics import Metrics
 from mlmcgrad.training import images
-from mlmcgrad.training.config import Config
-from mlmcgrad.training.errors import DivergedError
-from mlmcgrad.training.stopwatch import Stopwatch
+from mlmcgrad.training.counters import Stopwatch, Window
 from mlmcgrad.training.trainer import Trainer, seed_for
 
-SUMMARY = "summary.json"
+
+class DivergedError(FloatingPointError):
+    """The loss, the weights or the gradient are not finite any more.
+
+    Attributes:
+        dump: file with the batch, the generator before the iteration and the parameters.
+    """
+
+    def __init__(self, message: str, dump: Path) -> None:
+        super().__init__(message)
+        self.dump = dump
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.dump)  # so that it can be sent between processes
 
 
 class Run:
     """A trainer and its run folder.
 
     Args:
-        config: settings, resolved.
         trainer: the model in training.
-        seconds: spent before, by the processes that this one continues; None in a new run.
+        seconds: spent by the processes that this one continues; None in a new run.
     """
 
-    def __init__(self, config: Config, trainer: Trainer, seconds: float | None) -> None:
-        self.config, self.trainer, self.folder = config, trainer, config.folder
+    def __init__(self, trainer: Trainer, seconds: float | None) -> None:
+        self.trainer, self.settings, self.folder = trainer, trainer.settings, trainer.settings.out
         self._earlier, self._watch = seconds or 0.0, Stopwatch()
         self._saved = -1 if seconds is None else trainer.iteration
         self._saved_at = time.perf_counter()
-        test = slice(None, config.test_images)
+        test = slice(None, self.settings.test_images)
         self._test = trainer.source.images(trainer.source.test, test, trainer.device)
         self._probe = self._probe_images()
-        self.metrics = Metrics(self.folder, trainer.iteration, config.tensorboard)
+        self.metrics = Metrics(self.folder, trainer.iteration, self.settings.tensorboard)
 
     def finish(self) -> dict[str, Any]:
-        """Lines for what came after the last regular ones, and the summary."""
-        config, trainer = self.config, self.trainer
+        """Write lines for what came after the last regular ones, and the summary."""
+        trainer = self.trainer
         if trainer.window.count:
             self.line(final=True)
-        if not config.tests_at(trainer.iteration):
+        if not self.settings.tests_at(trainer.iteration):
             self.evaluate(final=True)
         self.metrics.sync()
         summary = {**self._where(), **(trainer.test or {})}
@@ -63,32 +73,38 @@ class Run:
         return summary
 
     def line(self, **extra: Any) -> None:
-        """Write a line that sums up the iterations since the last one."""
+        """Write a line that summarises the iterations since the last one."""
         self.metrics.add({**self._where(), **self.trainer.window.summary(), **extra})
+        self.trainer.window = Window()
 
     def evaluate(self, **extra: Any) -> None:
         """Test likelihood, size of the gradient if wanted, and pictures."""
-        with self._watch.paused():
-            self._evaluate(**extra)
-
-    def _evaluate(self, **extra: Any) -> None:
-        config, trainer = self.config, self.trainer
-        n, device = trainer.iteration, trainer.device
-        own = torch.Generator(device).manual_seed(seed_for(config.seed, f"test {n}"))
-        with self.guarded():
+        settings, trainer, n = self.settings, self.trainer, self.trainer.iteration
+        with self._watch.paused(), self.guarded():
             nll = negative_log_likelihood(
-                trainer.model, self._test, generator=own, samples=config.nll_samples
+                trainer.model,
+                self._test,
+                generator=self._generator(f"test {n}"),
+                samples=settings.nll_samples,
             )
-        trainer.test = {"nll": nll.value, "nll_se": nll.se}
-        if config.likelihood == "discretized_logistic":
-            bits = bits_per_dimension(nll.value, trainer.source.sizes.shape)
-            trainer.test["bits_per_dimension"] = bits
-        if self._probe is not None:
-            trainer.test |= self._gradient_norm()
-        self.metrics.add({**self._where(), **trainer.test, **extra})
-        # The same z in every picture, so that one sees what training does to them.
-        same = torch.Generator(device).manual_seed(seed_for(config.seed, "pictures"))
-        images.draw(trainer.model, self._test, same, self.folder, n)
+            trainer.test = {"nll": nll.value, "nll_se": nll.se}
+            if settings.likelihood == "discretized_logistic":
+                bits = bits_per_dimension(nll.value, trainer.source.sizes.shape)
+                trainer.test["bits_per_dimension"] = bits
+            if self._probe:
+                norm = squared_gradient_norm(
+                    trainer.model,
+                    self._probe,
+                    generator=self._generator(f"probe {n}"),
+                    candidates=max(settings.candidates, 2),
+                    length=settings.probe_length,
+                    chunk=settings.chunk,
+                )
+                trainer.test |= {"gradient": norm.value, "gradient_se": norm.se}
+            self.metrics.add({**self._where(), **trainer.test, **extra})
+            # The same z in every picture, so that one sees what training does to them.
+            same = self._generator("pictures")
+            images.draw(trainer.model, self._test, same, self.folder, n)
 
     def save(self) -> None:
         """Write a checkpoint, unless that of this iteration is written already."""
@@ -103,8 +119,8 @@ class Run:
     def due(self) -> bool:
         """Whether it is time for a checkpoint."""
         elapsed = time.perf_counter() - self._saved_at
-        regular = self.trainer.iteration % self.config.checkpoint_every == 0
-        return regular or elapsed >= self.config.checkpoint_seconds
+        regular = self.trainer.iteration % self.settings.checkpoint_every == 0
+        return regular or elapsed >= self.settings.checkpoint_seconds
 
     def elapsed(self) -> float:
         """Seconds that this process has trained; tests and checkpoints do not count."""
@@ -112,67 +128,46 @@ class Run:
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """What goes wrong inside because numbers are not finite is dumped and explained."""
+        """Dump and explain what goes wrong inside because numbers are not finite."""
         try:
             yield
-        except (ValueError, FloatingPointError) as error:
-            raise _diverged(error, self.trainer, self.folder) from error
+        except FloatingPointError as error:
+            raise _diverged(error, self.trainer) from error
 
-    def _gradient_norm(self) -> dict[str, float]:
-        """‖∇V‖² with its standard error; the same draws for the same seed and iteration."""
-        config, trainer = self.config, self.trainer
-        own = torch.Generator(trainer.device).manual_seed(
-            seed_for(config.seed, f"probe {trainer.iteration}")
-        )
-        assert self._probe is not None
-        assert config.chunk is not None
-        with self.guarded():
-            norm = squared_gradient_norm(
-                trainer.model,
-                self._probe,
-                generator=own,
-                candidates=max(config.candidates, 2),
-                length=config.probe_length,
-                chunk=config.chunk,
-            )
-        return {"gradient": norm.value, "gradient_se": norm.se}
+    def _generator(self, purpose: str) -> torch.Generator:
+        seed = seed_for(self.settings.seed, purpose)
+        return torch.Generator(self.trainer.device).manual_seed(seed)
 
-    def _probe_images(self) -> list[torch.Tensor] | None:
+    def _probe_images(self) -> list[torch.Tensor]:
         """For each estimate of ∇V its images: all of them, or random ones that no other has."""
-        config, source = self.config, self.trainer.source
-        count, repeats = config.probe_images, config.probe_repeats
+        settings, source, device = self.settings, self.trainer.source, self.trainer.device
+        count, repeats = settings.probe_images, settings.probe_repeats
         if not count:
-            return None
+            return []
         if count >= len(source.train):
-            everything = source.images(source.train, slice(None), self.trainer.device)
-            return [everything] * repeats
-        own = torch.Generator().manual_seed(seed_for(config.seed, "probe"))
-        rows = torch.randperm(len(source.train), generator=own)[:count].tensor_split(repeats)
-        return [source.images(source.train, r.numpy(), self.trainer.device) for r in rows]
+            return [source.images(source.train, slice(None), device)] * repeats
+        # On the CPU wherever the model is: the same images on every device.
+        generator = torch.Generator().manual_seed(seed_for(settings.seed, "probe"))
+        rows = torch.randperm(len(source.train), generator=generator)[:count].tensor_split(repeats)
+        return [source.images(source.train, r.numpy(), device) for r in rows]
 
     def _where(self) -> dict[str, Any]:
         return {**self.trainer.where(), "seconds": round(self._earlier + self.elapsed(), 3)}
 
 
-def _diverged(error: Exception, trainer: Trainer, folder: Path) -> DivergedError:
+def _diverged(error: FloatingPointError, trainer: Trainer) -> DivergedError:
+    settings = trainer.settings
     n = int(trainer.attempt.get("iteration", trainer.iteration))
-    dump = folder / f"dump-{n:06d}.pt"
+    dump = settings.out / f"dump-{n:06d}.pt"
     buffer = io.BytesIO()
     torch.save({**trainer.attempt, "model": dict(trainer.model.state_dict())}, buffer)
     write_atomically(dump, buffer.getvalue())
-    rate = trainer.config.learning_rate or math.nan
     return DivergedError(
         f"iteration {n} is not finite: {error}. The batch, the generator and the parameters are in "
-        f"{dump}. Start another run with a lower learning_rate (it is {rate:g}; try {rate / 10:g}) "
-        f"or with more candidates (now {trainer.config.candidates})",
+        f"{dump}. Start another run with a lower lr (it is {settings.lr:g}; try "
+        f"{settings.lr / 10:g}) or with more candidates (now {settings.candidates})",
         dump,
     )
 
 
-def write_json(path: Path, record: Any) -> None:
-    """Write a JSON file atomically."""
-    text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    write_atomically(path, text.encode())
-
-
-__all__ = ["SUMMARY", "Run", "write_json"]
+__all__ = ["DivergedError", "Run"]

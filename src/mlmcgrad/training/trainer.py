@@ -1,12 +1,13 @@
 """A model in training: one iteration at a time, and everything that the next one depends on.
 
 Iteration n: y, a batch of the data order; gradients of the objective at n with T_n = c n^α; one
-step of the optimizer with γ_n = C n^{-1/2}. One generator serves the parameters' start and all
-draws of the chains; the data order has its own, so that it does not depend on the method.
+step of the optimizer with γ_n = C n^{-1/2}. One generator serves the initial parameters and
+all draws of the chains; the data order has its own, so that it does not depend on the method.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from typing import Any
@@ -17,39 +18,40 @@ from mlmcgrad import optim
 from mlmcgrad.iwae.likelihoods import Bernoulli, DiscretizedLogistic, Likelihood
 from mlmcgrad.iwae.networks import LatentModel
 from mlmcgrad.iwae.objective import Objective
-from mlmcgrad.optim._base import AdaptiveOptimizer
+from mlmcgrad.runs.folder import as_record
 from mlmcgrad.schedules import power
-from mlmcgrad.training.config import Config
-from mlmcgrad.training.order import Order
-from mlmcgrad.training.source import Source
-from mlmcgrad.training.window import Window
+from mlmcgrad.training.config import Settings
+from mlmcgrad.training.counters import Window
+from mlmcgrad.training.data import Order, Source
 
 
 class Trainer:
     """Model, optimizer, generators, data order and counters.
 
     Args:
-        config: settings, resolved.
+        settings: of the run.
         source: the images.
     """
 
-    def __init__(self, config: Config, source: Source) -> None:
-        assert config.batch_size is not None
-        self.config, self.source = config, source
-        self.device = _device(config.device)
-        self.generator = torch.Generator(self.device).manual_seed(config.seed)
+    def __init__(self, settings: Settings, source: Source) -> None:
+        self.settings, self.source = settings, source
+        self.device = _device(settings.device)
+        self.generator = torch.Generator(self.device).manual_seed(settings.seed)
         likelihood: Likelihood = (
-            Bernoulli() if config.likelihood == "bernoulli" else DiscretizedLogistic(source.levels)
+            Bernoulli()
+            if settings.likelihood == "bernoulli"
+            else DiscretizedLogistic(source.levels)
         )
         self.model = LatentModel(source.sizes, likelihood, self.generator)
-        self.objective = _objective(config, self.model)
-        self.optimizer = _optimizer(config, self.model)
-        self.order = Order(len(source.train), config.batch_size, seed_for(config.seed, "order"))
+        self.objective = _objective(settings, self.model)
+        self.optimizer = _optimizer(settings, self.model)
+        seed = seed_for(settings.seed, "order")
+        self.order = Order(len(source.train), settings.batch_size, seed)
         self.iteration = 0
         self.spent = {"evaluations": 0, "transitions": 0, "loss_evaluations": 0}
         self.window = Window()
         self.test: dict[str, float] | None = None  # the last evaluation
-        self.attempt: dict[str, Any] = {}  # what a dump of a failed iteration needs
+        self.attempt: dict[str, Any] = {}  # what reproduces the iteration that is under way
 
     @property
     def epoch(self) -> float:
@@ -60,8 +62,7 @@ class Trainer:
         """One iteration.
 
         Raises:
-            ValueError, FloatingPointError: no gradient, or one that is not finite; the parameters
-                are as before.
+            FloatingPointError: something is not finite; the parameters are as before.
         """
         n = self.iteration + 1
         rows = self.order.next()
@@ -69,15 +70,17 @@ class Trainer:
         y = self.source.images(self.source.train, rows.numpy(), self.device)
         self.optimizer.zero_grad()
         step = self.objective.backward(y, n=n, generator=self.generator)
-        if not math.isfinite(step.bound):
-            raise FloatingPointError(f"the bound is {step.bound}")
         theta, phi = _norm(self.model.decoder), _norm(self.model.encoder)
+        norm = math.hypot(theta, phi)
+        for what, value in (("bound", step.bound), ("norm of the gradient", norm)):
+            if not math.isfinite(value):
+                raise FloatingPointError(f"the {what} is {value}")
         self.optimizer.step()
         self.iteration = n
         self.spent["evaluations"] += step.evaluations
         self.spent["transitions"] += step.estimate.transitions
         self.spent["loss_evaluations"] += step.estimate.loss_evaluations
-        self.window.add(step, math.hypot(theta, phi), theta * theta)
+        self.window.add(step, norm, theta * theta)
 
     def where(self) -> dict[str, Any]:
         """Iteration, epoch and what was spent: the beginning of every line of the metrics."""
@@ -86,7 +89,7 @@ class Trainer:
     def state(self) -> dict[str, Any]:
         """Everything that the rest of the run depends on."""
         return {
-            "settings": self.config.settings(),
+            "settings": as_record(self.settings),
             "source": self.source.about(),
             "iteration": self.iteration,
             "model": dict(self.model.state_dict()),
@@ -94,7 +97,7 @@ class Trainer:
             "generator": self.generator.get_state(),
             "order": self.order.state(),
             "spent": dict(self.spent),
-            "window": self.window.state(),
+            "window": dataclasses.asdict(self.window),
             "test": self.test,
         }
 
@@ -104,43 +107,41 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"])
         self.order.load(state["order"])
-        self.window.load(state["window"])
+        self.window = Window(**state["window"])
         self.iteration, self.spent = state["iteration"], dict(state["spent"])
         self.test = state["test"]
 
 
 def seed_for(seed: int, purpose: str) -> int:
-    """A seed of its own for each purpose, the same everywhere."""
+    """A separate seed for each purpose, the same on every machine."""
     return int.from_bytes(hashlib.sha256(f"{seed} {purpose}".encode()).digest()[:8], "big") >> 1
 
 
-def _objective(config: Config, model: LatentModel) -> Objective:
-    assert config.chunk is not None
+def _objective(settings: Settings, model: LatentModel) -> Objective:
     return Objective(
         model,
-        config.method,
-        candidates=config.candidates,
-        truncation=power(config.truncation_scale, config.truncation_exponent),
-        rao_blackwell=config.rao_blackwell,
-        assignment=config.assignment,
-        base=config.base,
-        encoder=config.encoder,
-        kernel=config.kernel,
-        step_size=config.step_size,
-        thinning=config.thinning,
-        chunk=config.chunk,
+        settings.method,
+        candidates=settings.candidates,
+        truncation=power(settings.truncation_scale, settings.truncation_exponent),
+        rao_blackwell=settings.rao_blackwell,
+        assignment=settings.assignment,
+        base=settings.base,
+        encoder=settings.encoder,
+        kernel=settings.kernel,
+        step_size=settings.step_size,
+        thinning=settings.thinning,
+        chunk=settings.chunk,
     )
 
 
-def _optimizer(config: Config, model: LatentModel) -> AdaptiveOptimizer:
-    assert config.learning_rate is not None
-    rate = power(config.learning_rate, -0.5)
+def _optimizer(settings: Settings, model: LatentModel) -> torch.optim.Optimizer:
+    rate = power(settings.lr, -0.5)
     named = list(model.named_parameters())
-    if config.optimizer == "adagrad":
+    if settings.optimizer == "adagrad":
         return optim.Adagrad(named, rate)
-    if config.optimizer == "rmsprop":
-        return optim.RMSProp(named, rate, rho=config.rho2)
-    return optim.AMSGrad(named, rate, rho1=config.rho1, rho2=config.rho2)
+    if settings.optimizer == "rmsprop":
+        return optim.RMSProp(named, rate, rho=settings.rho2)
+    return optim.AMSGrad(named, rate, rho1=settings.rho1, rho2=settings.rho2)
 
 
 def _norm(module: torch.nn.Module) -> float:

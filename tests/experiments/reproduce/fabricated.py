@@ -156,7 +156,7 @@ def _settings(
         "base": 1,
         "truncation_scale": 1.0,
         "truncation_exponent": 0.5,
-        "learning_rate": 0.01,
+        "lr": 0.01,
     }
 
 

@@ -1,4 +1,4 @@
-"""Runs side by side: failures stay alone, signals save, killed processes are noticed."""
+"""Training runs side by side: failures are isolated, signals save, killed processes are noticed."""
 
 import multiprocessing
 import os
@@ -6,30 +6,28 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from mlmcgrad.experiments.reproduce.fleet import complete, run_fleet
 from mlmcgrad.runs import folder as records
-from mlmcgrad.training.config import Config
-from mlmcgrad.training.errors import Stopped
+from mlmcgrad.runs.signals import Stopped
+from mlmcgrad.training.config import Config, Settings
 
 QUIET = Console(quiet=True)
 SMALL = {"batch_size": 10, "nll_samples": 5, "test_images": 5, "log_every": 2, "resume": True}
 LONG = 200_000
 
 
-def _configs(folder: Path, names: str, **changes: object) -> dict[str, Config]:
-    return {
-        name: Config(out=folder / name, **{**SMALL, "iterations": 4, **changes})  # type: ignore[arg-type]
-        for name in names
-    }
+def _runs(folder: Path, names: str, **changes: Any) -> dict[str, Settings]:
+    settings: dict[str, Any] = {**SMALL, "iterations": 4, **changes}
+    return {name: Config(out=folder / name, **settings).settings() for name in names}
 
 
 def test_a_failed_run_does_not_take_the_others_down(tmp_path: Path) -> None:
-    runs = _configs(tmp_path, "abcd")
-    runs["b"] = Config(out=tmp_path / "b", device="nowhere", **SMALL)  # type: ignore[arg-type]
+    runs = _runs(tmp_path, "abcd") | _runs(tmp_path, "b", device="nowhere")
     errors = run_fleet(runs, 2, QUIET)
     assert set(errors) == {"b"}
     assert "device 'nowhere' cannot be used here" in errors["b"]
@@ -37,7 +35,7 @@ def test_a_failed_run_does_not_take_the_others_down(tmp_path: Path) -> None:
     assert [complete(runs[name]) for name in "abcd"] == [True, False, True, True]
     # The next time only the failed one is tried; it succeeds, and its error is forgotten.
     times = {name: (tmp_path / name / "summary.json").stat().st_mtime_ns for name in "acd"}
-    runs["b"] = _configs(tmp_path, "b")["b"]
+    runs["b"] = _runs(tmp_path, "b")["b"]
     assert run_fleet(runs, 2, QUIET) == {}
     assert complete(runs["b"])
     assert not (tmp_path / "b" / "error.json").exists()
@@ -60,7 +58,7 @@ def _when_training(folder: Path, act: object) -> threading.Thread:
 
 
 def test_a_process_that_dies_takes_only_its_run_with_it(tmp_path: Path) -> None:
-    runs = {**_configs(tmp_path, "a", iterations=LONG), **_configs(tmp_path, "bc")}
+    runs = {**_runs(tmp_path, "a", iterations=LONG), **_runs(tmp_path, "bc")}
 
     def kill() -> None:
         (child,) = multiprocessing.active_children()
@@ -78,9 +76,11 @@ def test_a_process_that_dies_takes_only_its_run_with_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_every_run(tmp_path: Path, number: int) -> None:
-    runs = _configs(tmp_path, "ab", iterations=LONG)
+    runs = _runs(tmp_path, "ab", iterations=LONG)
     thread = _when_training(tmp_path / "a", lambda: os.kill(os.getpid(), number))
-    with pytest.raises(Stopped, match="all saved; continue with the same command and --resume"):
+    with pytest.raises(
+        Stopped, match="everything finished is saved; continue with the same command and --resume"
+    ):
         run_fleet(runs, 2, QUIET)
     thread.join()
     assert not multiprocessing.active_children()

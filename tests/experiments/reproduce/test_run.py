@@ -17,7 +17,7 @@ from mlmcgrad.experiments.reproduce import run as reproduce
 from mlmcgrad.experiments.reproduce.forecast import forecast
 from mlmcgrad.experiments.reproduce.presets import PRESETS, filled, training_runs
 from mlmcgrad.experiments.reproduce.settings import Reproduce
-from mlmcgrad.training.config import Config
+from mlmcgrad.training.config import Config, Settings
 
 QUIET = Console(quiet=True)
 SMALL = ("--preset", "smoke", "--optimizer", "amsgrad", "--methods", "br", "mlmc")
@@ -136,7 +136,7 @@ def test_presets_are_what_the_paper_and_the_help_say() -> None:
         assert (run.dataset, run.batch_size, run.candidates, run.latent) == ("cifar10", 128, 5, 100)
         assert run.iterations * 128 >= 200 * 50_000 > (run.iterations - 200) * 128
         assert (run.truncation_scale, run.truncation_exponent) == (1.0, 0.5)
-        assert (run.learning_rate, run.rho1, run.rho2) == (0.001, 0.9, 0.999)
+        assert (run.lr, run.rho1, run.rho2) == (0.001, 0.9, 0.999)
     for name, preset in PRESETS.items():
         runs = training_runs(filled(Reproduce(preset=name)))  # type: ignore[arg-type]
         br = runs["amsgrad-br-1"]
@@ -172,7 +172,7 @@ def test_bad_settings_are_named(changes: dict[str, Any], message: str) -> None:
 def test_forecast_grows_with_the_work(tmp_path: Path) -> None:
     """Ten times the iterations take more than five times as long; no run folder is made."""
 
-    def run(iterations: int) -> Config:
+    def run(iterations: int) -> Settings:
         return Config(
             method="br",
             iterations=iterations,
@@ -181,9 +181,9 @@ def test_forecast_grows_with_the_work(tmp_path: Path) -> None:
             test_images=1,
             evaluate_every=iterations,
             out=tmp_path / "x",
-        )
+        ).settings()
 
-    few, many = forecast([run(1000).resolved()]), forecast([run(10_000).resolved()])
+    few, many = forecast([run(1000)]), forecast([run(10_000)])
     assert 0.0 < few < many
     assert many > 5.0 * few
     assert not (tmp_path / "x").exists()

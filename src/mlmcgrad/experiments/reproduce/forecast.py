@@ -1,4 +1,4 @@
-"""How long will the runs take? A few steps are timed, and the rest follows from what steps cost.
+"""How long will the runs take? A few steps are timed; the rest follows from what steps cost.
 
 Seconds of a step = a + b · evaluations, with a and b from steps of short and of long chains; the
 expected evaluations of iteration n are batch · (1 + (k−1) · E[chain length]).
@@ -15,9 +15,10 @@ import torch
 from mlmcgrad.estimators import MLMC, Average
 from mlmcgrad.experiments.reproduce.gather import method_name
 from mlmcgrad.iwae.evaluate import negative_log_likelihood
+from mlmcgrad.runs.folder import as_record
 from mlmcgrad.runs.pool import one_thread
-from mlmcgrad.training.config import Config
-from mlmcgrad.training.source import load
+from mlmcgrad.training.config import Settings
+from mlmcgrad.training.data import load
 from mlmcgrad.training.trainer import Trainer
 
 # Chains are T_n = √n long: 1 and 16.
@@ -28,43 +29,39 @@ _WARM_UP = 16
 _PLACES = 200
 
 
-def forecast(runs: Iterable[Config]) -> float:
+def forecast(runs: Iterable[Settings]) -> float:
     """Seconds that the runs take one after another, with one thread each."""
-    runs = list(runs)
     by_method: dict[str, float] = {}
     total = 0.0
     with one_thread():
-        for config in runs:
-            name = method_name(config.settings())
-            if name not in by_method:
-                by_method[name] = _one(config)
+        for settings in runs:
+            name = method_name(as_record(settings))
+            if name not in by_method:  # runs of one method differ only by seed and optimizer
+                by_method[name] = _one_run(settings)
             total += by_method[name]
     return total
 
 
-def _one(config: Config) -> float:
-    """Seconds of one run; its settings differ from those of its method by seed and optimizer."""
-    trainer = Trainer(config, load(config))
+def _one_run(settings: Settings) -> float:
+    trainer = Trainer(settings, load(settings))
     for n in range(1, _WARM_UP + 1):
         _step(trainer, n)
     points = [_step(trainer, n) for n in (_SHORT, _LONG) for _ in range(_REPEATS)]
     evaluations, seconds = np.array(points[_REPEATS:]).T
     few, quick = np.median(np.array(points[:_REPEATS]), axis=0)
     slope = max(0.0, float(np.median((seconds - quick) / np.maximum(evaluations - few, 1.0))))
-    if config.method == "iwae":  # its steps are all alike
+    if settings.method == "iwae":  # its steps are all alike
         slope = 0.0
-    places = np.unique(np.geomspace(1, config.iterations, _PLACES).round())
+    places = np.unique(np.geomspace(1, settings.iterations, _PLACES).round())
     per_step = [quick + slope * (_evaluations(trainer, int(n)) - few) for n in places]
-    return float(np.trapezoid(per_step, places)) + quick + _tests(config, trainer, slope)
+    return float(np.trapezoid(per_step, places)) + quick + _tests(trainer, slope)
 
 
 def _evaluations(trainer: Trainer, n: int) -> float:
     """Expected decoder evaluations of iteration n."""
-    config = trainer.config
-    assert config.batch_size is not None
-    estimator = trainer.objective.estimator
+    settings, estimator = trainer.settings, trainer.objective.estimator
     assert isinstance(estimator, (Average, MLMC))
-    return config.batch_size * (1.0 + (config.candidates - 1) * estimator.expected_length(n))
+    return settings.batch_size * (1.0 + (settings.candidates - 1) * estimator.expected_length(n))
 
 
 def _step(trainer: Trainer, n: int) -> tuple[float, float]:
@@ -74,20 +71,23 @@ def _step(trainer: Trainer, n: int) -> tuple[float, float]:
     return float(trainer.spent["evaluations"] - before), seconds
 
 
-def _tests(config: Config, trainer: Trainer, slope: float) -> float:
+def _tests(trainer: Trainer, slope: float) -> float:
     """Seconds of all tests of a run."""
-    assert config.test_images is not None
-    count = sum(config.tests_at(n) for n in range(1, config.iterations + 1))
+    settings = trainer.settings
+    count = sum(settings.tests_at(n) for n in range(1, settings.iterations + 1))
     images = trainer.source.images(trainer.source.test, slice(2), trainer.device)
     generator = torch.Generator(trainer.device).manual_seed(0)
-    samples = min(config.nll_samples, 500)
-    weigh = _seconds(
-        lambda: negative_log_likelihood(trainer.model, images, generator=generator, samples=samples)
-    ) / (len(images) * samples)
-    test = weigh * config.test_images * config.nll_samples
-    whole = config.probe_images >= len(trainer.source.train)
-    probes = len(trainer.source.train) * config.probe_repeats if whole else config.probe_images
-    steps = 1 + (config.candidates - 1) * config.probe_length
+    samples = min(settings.nll_samples, 500)
+    seconds = _seconds(
+        lambda: negative_log_likelihood(
+            trainer.model, images, generator=generator, samples=samples
+        )
+    )
+    weigh = seconds / (len(images) * samples)
+    test = weigh * settings.test_images * settings.nll_samples
+    whole = settings.probe_images >= len(trainer.source.train)
+    probes = len(trainer.source.train) * settings.probe_repeats if whole else settings.probe_images
+    steps = 1 + (settings.candidates - 1) * settings.probe_length
     return count * (test + max(slope, weigh) * probes * steps)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from mlmcgrad.experiments.reproduce.gather import RUNS
 from mlmcgrad.experiments.reproduce.settings import Reproduce
-from mlmcgrad.training.config import Config
+from mlmcgrad.training.config import Config, Settings
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _device(preset: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def training_runs(config: Reproduce) -> dict[str, Config]:
+def training_runs(config: Reproduce) -> dict[str, Settings]:
     """Name → settings of every run, seed by seed.
 
     Args:
@@ -119,7 +119,7 @@ def training_runs(config: Reproduce) -> dict[str, Config]:
     }
 
 
-def _training_run(config: Reproduce, optimizer: Any, method: str, seed: int) -> Config:
+def _training_run(config: Reproduce, optimizer: Any, method: str, seed: int) -> Settings:
     assert config.iterations is not None
     assert config.stretch is not None
     assert config.device is not None
@@ -137,7 +137,7 @@ def _training_run(config: Reproduce, optimizer: Any, method: str, seed: int) -> 
         resume=True,
         device=config.device,
         **settings,
-    ).resolved()
+    ).settings()
 
 
 __all__ = ["PRESETS", "Preset", "filled", "training_runs"]

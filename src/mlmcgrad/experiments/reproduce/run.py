@@ -25,7 +25,7 @@ from mlmcgrad.experiments.reproduce.gather import LABELS, OPTIMIZERS
 from mlmcgrad.experiments.reproduce.presets import filled, training_runs
 from mlmcgrad.experiments.reproduce.settings import Reproduce
 from mlmcgrad.runs import folder as records
-from mlmcgrad.training.config import Config, check_same
+from mlmcgrad.training.config import Settings, check_same
 
 
 def run(config: Reproduce, console: Console | None = None) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def run(config: Reproduce, console: Console | None = None) -> dict[str, Any]:
 
 
 def _train(
-    config: Reproduce, runs: dict[str, Config], about: dict[str, Any], console: Console
+    config: Reproduce, runs: dict[str, Settings], about: dict[str, Any], console: Console
 ) -> dict[str, str]:
     """Train what is not complete, and write down how long it took; the errors of failed runs."""
     start = time.monotonic()
@@ -70,10 +70,10 @@ def _train(
         records.write_json(config.folder / records.CONFIG, about)
 
 
-def _open(config: Reproduce, runs: dict[str, Config]) -> dict[str, Any]:
+def _open(config: Reproduce, runs: dict[str, Settings]) -> dict[str, Any]:
     """Make the folder, or check that what is in it can be continued; what config.json holds."""
     path = config.folder / records.CONFIG
-    settings = {name: run.settings() for name, run in runs.items()}
+    settings = {name: records.as_record(run) for name, run in runs.items()}
     before: dict[str, Any] = {}
     if path.exists():
         before = records.read_json(path)
@@ -118,7 +118,7 @@ def command(config: Reproduce) -> str:
     return " ".join(words)
 
 
-def _announce(config: Reproduce, count: int, left: list[Config], console: Console) -> None:
+def _announce(config: Reproduce, count: int, left: list[Settings], console: Console) -> None:
     console.print(
         f"{count} runs on {config.dataset}: {', '.join(LABELS[m] for m in config.methods)}; "
         f"{', '.join(OPTIMIZERS[o] for o in config.optimizer)}; {config.seeds} seeds; "

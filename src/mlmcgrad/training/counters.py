@@ -1,8 +1,11 @@
-"""Sums over the iterations between two lines of `metrics.jsonl`."""
+"""What a run counts: sums over the iterations of a line of `metrics.jsonl`, and seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from mlmcgrad.iwae.objective import Step
@@ -11,17 +14,15 @@ from mlmcgrad.iwae.objective import Step
 _MEANS = ("bound", "loss", "gradient_norm", "theta_squared", "effective", "largest")
 
 
+@dataclass
 class Window:
     """Sums over the iterations since the last line."""
 
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Start anew."""
-        self.count, self.transitions, self.moves = 0, 0, 0.0
-        self.sums = dict.fromkeys(_MEANS, 0.0)
-        self.levels: dict[int, int] = {}
+    count: int = 0
+    transitions: int = 0
+    moves: float = 0.0
+    sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_MEANS, 0.0))
+    levels: dict[int, int] = field(default_factory=dict)
 
     def add(self, step: Step, gradient_norm: float, theta_squared: float) -> None:
         """Count one iteration."""
@@ -44,26 +45,39 @@ class Window:
             self.levels[level] = self.levels.get(level, 0) + count
 
     def summary(self) -> dict[str, Any]:
-        """Means, the acceptance and the histogram of the levels."""
+        """Means, the acceptance rate and the histogram of the levels."""
         means = {name: total / self.count for name, total in self.sums.items()}
         levels = {str(level): self.levels[level] for level in sorted(self.levels)}
         return {**means, "acceptance": self.moves / self.transitions, "levels": levels}
 
-    def state(self) -> dict[str, Any]:
-        """Everything, as plain numbers."""
-        return {
-            "count": self.count,
-            "transitions": self.transitions,
-            "moves": self.moves,
-            "sums": dict(self.sums),
-            "levels": dict(self.levels),
-        }
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state."""
-        self.count, self.transitions = state["count"], state["transitions"]
-        self.moves, self.sums = state["moves"], dict(state["sums"])
-        self.levels = dict(state["levels"])
+class Stopwatch:
+    """Seconds of training: tests and checkpoints are not what a method costs.
+
+    It runs from the beginning, except while it is paused.
+
+    Args:
+        seconds: what it shows at first.
+    """
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._seconds = seconds
+        self._since: float | None = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """What it shows."""
+        running = 0.0 if self._since is None else time.perf_counter() - self._since
+        return self._seconds + running
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stand still while it is entered."""
+        self._seconds, self._since = self.seconds, None
+        try:
+            yield
+        finally:
+            self._since = time.perf_counter()
 
 
-__all__ = ["Window"]
+__all__ = ["Stopwatch", "Window"]

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from mlmcgrad.training.stopwatch import Stopwatch
+from mlmcgrad.training.counters import Stopwatch
 
 
 def test_a_pause_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

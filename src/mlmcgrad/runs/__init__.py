@@ -1,0 +1,1 @@
+"""Run folders: files, locks, signals, checkpoints, processes and progress. Knows no model."""
