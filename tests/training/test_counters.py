@@ -1,4 +1,4 @@
-"""What does not count does not count."""
+"""Tests and checkpoints are no training time."""
 
 import time
 

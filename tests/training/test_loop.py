@@ -73,9 +73,9 @@ def test_the_same_settings_give_the_same_bits(whole: Path, tmp_path: Path) -> No
 
 def test_tests_do_not_disturb_the_training(whole: Path, tmp_path: Path) -> None:
     tiny.run(tmp_path, evaluate_every=2, nll_samples=3)
-    expected, found = tiny.remains(whole)["state"], tiny.remains(tmp_path)["state"]
+    expected, actual = tiny.remains(whole)["state"], tiny.remains(tmp_path)["state"]
     for name in ("model", "optimizer", "generator", "order", "window"):
-        assert tiny.same(expected[name], found[name])
+        assert tiny.same(expected[name], actual[name])
 
 
 @pytest.mark.parametrize("cut", [1, 5, 7, 12, 23, 24])

@@ -11,7 +11,7 @@ from mlmcgrad.training.loop import train
 
 
 def run(config: Config, console: Console | None = None) -> dict[str, Any]:
-    """Train and say what came of it; returns what summary.json holds."""
+    """Train and print the result; returns the contents of summary.json."""
     console = console or Console()
     result = train(config, console)
     summary = result.summary

@@ -69,7 +69,7 @@ def run_parts(
 
 
 def forget(folder: Path) -> None:
-    """Remove the saved parts, once everything that follows from them is written."""
+    """Remove the saved parts, once the results of the whole run are written."""
     shutil.rmtree(folder / PARTS, ignore_errors=True)
 
 
@@ -88,7 +88,7 @@ def run_jobs(
         finished: jobs that were done before; the display counts them.
 
     Raises:
-        Stopped: SIGINT or SIGTERM; every job had the time to save its state.
+        Stopped: SIGINT or SIGTERM, once every job has saved its state.
     """
     pool = _Pool(function, arguments, jobs)
     with Signals() as signals, _Display(len(arguments), finished, console) as display:
@@ -151,7 +151,7 @@ class _Pool:
         return bool(self.workers)
 
     def listen(self) -> Iterator[tuple[str, float | Ended]]:
-        """What the workers say, once, by the names of their jobs."""
+        """The messages that have arrived, with the names of the jobs."""
         heard = wait([worker.connection for worker in self.workers], POLL_SECONDS)
         for worker in [worker for worker in self.workers if worker.connection in heard]:
             name, message = worker.name, worker.receive()

@@ -11,8 +11,8 @@ def bars(console: Console | None, *numbers: str) -> Progress:
 
     Args:
         console: where to show it; None shows nothing.
-        numbers: what stands beside a bar, as format strings with `task`; fields that are given to
-            `add_task` and `update` are in `task.fields`. By default the percentage.
+        numbers: format strings for the columns beside a bar, by default the percentage. They may
+            use `task`; extra keywords of `add_task` and `update` are in `task.fields`.
     """
     columns = [TextColumn(text) for text in numbers or ("{task.percentage:3.0f}%",)]
     return Progress(

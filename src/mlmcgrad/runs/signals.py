@@ -13,15 +13,15 @@ class Stopped(KeyboardInterrupt):
 
     Args:
         number: of the signal.
-        what: how far the run is and what is saved, for the message.
+        status: how far the run is and what is saved.
 
     Attributes:
         code: exit code for the process, 128 + the number of the signal.
     """
 
-    def __init__(self, number: int, what: str) -> None:
+    def __init__(self, number: int, status: str) -> None:
         name = signal.Signals(number).name
-        super().__init__(f"{name}: {what}; continue with the same command and --resume")
+        super().__init__(f"{name}: {status}; continue with the same command and --resume")
         self.code = 128 + number
 
 
@@ -48,10 +48,10 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def raise_stopped(self, what: str) -> None:
+    def raise_stopped(self, status: str) -> None:
         """Raise `Stopped` if a signal was noted."""
         if self.number is not None:
-            raise Stopped(self.number, what)
+            raise Stopped(self.number, status)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.number = number

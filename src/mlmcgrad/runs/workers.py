@@ -105,7 +105,7 @@ def threads(count: int) -> Iterator[None]:
 
 
 def _serve(connection: Connection) -> None:
-    """Do what is sent, until nobody is left to send more."""
+    """Do the jobs that arrive until the parent closes the connection."""
     if hasattr(os, "setpgrp"):
         os.setpgrp()
     with suppress(EOFError, ConnectionError), threads(1):
@@ -117,7 +117,7 @@ def _serve(connection: Connection) -> None:
                 sys.exit(stopped.code)
             except ConnectionError:  # the parent is gone
                 return
-            except Exception as error:  # whatever it is, the other jobs go on
+            except Exception as error:  # the other jobs go on
                 ended = Ended(name, error=_portable(error))
             connection.send(ended)
 

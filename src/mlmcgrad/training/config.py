@@ -74,9 +74,9 @@ class Config:
     lr: float | None = None
     """C of the learning rates C / √n; by default 0.01 for digits, 0.001 for cifar10."""
     rho1: float = 0.9
-    """AMSGrad: decay of the momentum."""
+    """AMSGrad: decay factor of the momentum."""
     rho2: float = 0.999
-    """AMSGrad and RMSProp: decay of the squares."""
+    """AMSGrad and RMSProp: decay factor of the squares."""
     likelihood: LikelihoodName = "bernoulli"
     """Likelihood of the pixels; discretized_logistic is a probability of grey levels."""
     latent: int | None = None
@@ -166,7 +166,7 @@ def _integer(least: int) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, int) and value >= least
 
 
-# Names, the condition that their values must meet, and how it is put into words.
+# Names of fields, the condition on their values, and its text.
 _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("iterations batch_size candidates base latent chunk threads", _integer(1), "an integer ≥ 1"),
     ("log_every evaluate_every checkpoint_every", _integer(1), "an integer ≥ 1"),

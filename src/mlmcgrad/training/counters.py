@@ -52,12 +52,12 @@ class Window:
 
 
 class Stopwatch:
-    """Seconds of training: tests and checkpoints are not what a method costs.
+    """Seconds of training: tests and checkpoints are no cost of a method.
 
     It runs from the beginning, except while it is paused.
 
     Args:
-        seconds: what it shows at first.
+        seconds: the time it starts from.
     """
 
     def __init__(self, seconds: float = 0.0) -> None:
@@ -66,7 +66,7 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """What it shows."""
+        """The time it shows."""
         running = 0.0 if self._since is None else time.perf_counter() - self._since
         return self._seconds + running
 

@@ -35,9 +35,9 @@ def draw(
     samples = model.likelihood.mean(model.decoder(z.to(device)))
     columns = min(COLUMNS, len(y))
     y = y[: min(COLUMNS * COLUMNS // 2, len(y) // columns * columns)]
-    again = model.likelihood.mean(model.decoder(model.encoder(y)[0]))
+    decoded = model.likelihood.mean(model.decoder(model.encoder(y)[0]))
     # A row of images, below it their reconstructions, and so on.
-    rows = torch.stack([y.unflatten(0, (-1, columns)), again.unflatten(0, (-1, columns))], dim=1)
+    rows = torch.stack([y.unflatten(0, (-1, columns)), decoded.unflatten(0, (-1, columns))], dim=1)
     save_grid(samples, folder / f"samples-{iteration:06d}.png")
     save_grid(rows.flatten(0, 2), folder / f"reconstructions-{iteration:06d}.png", columns)
 

@@ -95,7 +95,7 @@ def _loop(run: Run, signals: Signals, bar: Bar, on_step: Callable[[int], None] |
             run.line()
         if settings.tests_at(trainer.iteration):
             run.evaluate()
-            bar.tell()
+            bar.print_test()
         if run.due() or signals.number is not None:
             run.save()
         signals.raise_stopped(

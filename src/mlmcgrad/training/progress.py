@@ -54,7 +54,7 @@ class Bar:
             evaluations=_short(trainer.spent["evaluations"]),
         )
 
-    def tell(self) -> None:
+    def print_test(self) -> None:
         """Print the result of a test where no live bar shows it."""
         test = self.trainer.test
         if self.console is not None and not self.console.is_terminal and test is not None:

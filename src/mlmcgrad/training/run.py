@@ -1,4 +1,4 @@
-"""What a run leaves in its folder while it goes on: lines, tests, pictures, checkpoints, a summary.
+"""What a run writes to its folder: lines, tests, pictures, checkpoints, a summary.
 
 In metrics.jsonl a line with `bound` summarises the iterations since the line before it, and one
 with `nll` is a test. Tests draw from generators of their own, seeded by the run and the iteration:
@@ -28,7 +28,7 @@ from mlmcgrad.training.trainer import Trainer, seed_for
 
 
 class DivergedError(FloatingPointError):
-    """The loss, the weights or the gradient are not finite any more.
+    """The loss, the weights or the gradient are no longer finite.
 
     Attributes:
         dump: file with the batch, the generator before the iteration and the parameters.
@@ -102,9 +102,9 @@ class Run:
                 )
                 trainer.test |= {"gradient": norm.value, "gradient_se": norm.se}
             self.metrics.add({**self._where(), **trainer.test, **extra})
-            # The same z in every picture, so that one sees what training does to them.
-            same = self._generator("pictures")
-            images.draw(trainer.model, self._test, same, self.folder, n)
+            # The same z in every picture, so that the pictures can be compared.
+            generator = self._generator("pictures")
+            images.draw(trainer.model, self._test, generator, self.folder, n)
 
     def save(self) -> None:
         """Write a checkpoint, unless that of this iteration is written already."""

@@ -51,7 +51,7 @@ class Trainer:
         self.spent = {"evaluations": 0, "transitions": 0, "loss_evaluations": 0}
         self.window = Window()
         self.test: dict[str, float] | None = None  # the last evaluation
-        self.attempt: dict[str, Any] = {}  # what reproduces the iteration that is under way
+        self.attempt: dict[str, Any] = {}  # enough to repeat the present iteration
 
     @property
     def epoch(self) -> float:
@@ -72,9 +72,9 @@ class Trainer:
         step = self.objective.backward(y, n=n, generator=self.generator)
         theta, phi = _norm(self.model.decoder), _norm(self.model.encoder)
         norm = math.hypot(theta, phi)
-        for what, value in (("bound", step.bound), ("norm of the gradient", norm)):
+        for name, value in (("bound", step.bound), ("norm of the gradient", norm)):
             if not math.isfinite(value):
-                raise FloatingPointError(f"the {what} is {value}")
+                raise FloatingPointError(f"the {name} is {value}")
         self.optimizer.step()
         self.iteration = n
         self.spent["evaluations"] += step.evaluations
