@@ -79,9 +79,7 @@ def _tests(trainer: Trainer, slope: float) -> float:
     generator = torch.Generator(trainer.device).manual_seed(0)
     samples = min(settings.nll_samples, 500)
     seconds = _seconds(
-        lambda: negative_log_likelihood(
-            trainer.model, images, generator=generator, samples=samples
-        )
+        lambda: negative_log_likelihood(trainer.model, images, generator=generator, samples=samples)
     )
     weigh = seconds / (len(images) * samples)
     test = weigh * settings.test_images * settings.nll_samples
