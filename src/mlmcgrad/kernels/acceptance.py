@@ -12,8 +12,6 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels.base import check_rows
-
 S = TypeVar("S", bound="tuple[Tensor, ...]")
 
 
@@ -72,46 +70,4 @@ def choose(accepted: Tensor, proposed: S, current: S) -> S:
     return type(proposed)(*fields)
 
 
-def check_start(name: str, values: Any, x: Tensor, gradient: Tensor | None = None) -> None:
-    """Refuse a log density of the wrong shape, or one that is not finite where chains start."""
-    check_rows(name, values, x)
-    bad = ~values.isfinite()
-    if gradient is not None:
-        bad |= ~gradient.reshape(len(x), -1).isfinite().all(1)
-    if bool(bad.any()):
-        chain = int(bad.nonzero()[0, 0])
-        raise FloatingPointError(
-            f"{name} must be finite (with a finite gradient, where one is used) at x0, got "
-            f"{values[chain].item()!r} for {int(bad.sum())} of {len(bad)} chains (the first of "
-            f"these starts at {_short(x[chain])}); start inside the support"
-        )
-
-
-def check_step_size(name: str, value: float | Tensor) -> None:
-    """Refuse a step size that is not positive and finite."""
-    tensor = torch.as_tensor(value)
-    if not bool(((tensor > 0.0) & tensor.isfinite()).all()):
-        raise ValueError(f"{name} must be positive and finite, got {value!r}")
-
-
-def check_floating(x: Tensor, kernel: str) -> None:
-    """Refuse states that Gaussian noise cannot be added to."""
-    if not x.is_floating_point():
-        raise ValueError(f"x0 must have a floating-point dtype for {kernel}, got {x.dtype}")
-
-
-def _short(state: Tensor) -> str:
-    values = [f"{v:.4g}" for v in state.flatten()[:4].tolist()]
-    return "[" + ", ".join(values) + (", …]" if state.numel() > 4 else "]")
-
-
-__all__ = [
-    "Noise",
-    "check_floating",
-    "check_start",
-    "check_step_size",
-    "choose",
-    "decide",
-    "proposal_noise",
-    "usable",
-]
+__all__ = ["Noise", "choose", "decide", "proposal_noise", "usable"]

@@ -11,21 +11,12 @@ kernel does not leave π invariant (erratum 3 in docs/errata.md).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels.acceptance import (
-    Noise,
-    check_floating,
-    check_start,
-    check_step_size,
-    choose,
-    decide,
-    proposal_noise,
-)
 from mlmcgrad.kernels.base import Context, check_rows
 from mlmcgrad.kernels.metropolis import MetropolisKernel
 
@@ -48,47 +39,35 @@ class MALA(MetropolisKernel[State]):
             differentiable in x. Evaluated and differentiated once per step.
         step_size: h, a number or a tensor that broadcasts against one state. An acceptance near
             0.57 is about right in high dimension.
-        compile: make blocks of steps by `torch.compile`, see docs/compile.md: several times
-            faster for small models, after some seconds of compilation. It needs a C++ compiler;
-            without one, or if `log_density` cannot be compiled, it warns and goes on without.
+        compile: make blocks of steps by `torch.compile`, see `MetropolisKernel`.
 
     Reference:
         Roberts and Tweedie (1996), "Exponential convergence of Langevin distributions and their
         discrete approximations".
     """
 
-    log_density: Callable[..., Tensor]
-    step_size: float | Tensor
-    compile: bool = field(default=False, kw_only=True)
-
-    def __post_init__(self) -> None:
-        check_step_size("step_size", self.step_size)
-
-    def start(self, x: Tensor, context: Context) -> tuple[State, int]:
+    def at(self, x: Tensor, context: Context) -> State:
         """State at x; one evaluation of the density and its gradient."""
-        check_floating(x, "MALA")
-        value, gradient = value_and_gradient(self.log_density, x, context)
-        check_start("log_density", value, x, gradient)
-        return State(x, value, gradient), 1
+        return State(x, *value_and_gradient(self.log_density, x, context))
 
-    def noise(self, steps: int, x: Tensor, generator: torch.Generator) -> Noise:
-        """Jumps √(2h) Z and log uniforms for a block of steps."""
-        return proposal_noise(steps, x, (2.0 * self.step_size) ** 0.5, generator)
+    @property
+    def deviation(self) -> float | Tensor:
+        """√(2h)."""
+        return (2.0 * self.step_size) ** 0.5
 
-    def advance(
-        self, state: State, noise: Noise, context: Context
-    ) -> tuple[State, Tensor, tuple[Tensor, Tensor]]:
-        """One transition of every chain, and what says whether the proposal was usable."""
-        h = self.step_size
-        y = _plus(state.x + noise.jump, h, state.gradient)
-        value, gradient = value_and_gradient(self.log_density, y, context)
-        # log q(y,x) − log q(x,y), where x and y cancel: with D = ∇ log π(x) + ∇ log π(y) it is
-        # −½ Σ D (√(2h) Z + ½ h D).
-        slopes = state.gradient + gradient
-        total = _dot(slopes, _plus(noise.jump, 0.5 * h, slopes))
-        log_ratio = torch.sub(value - state.log_density, total, alpha=0.5)
-        accepted = decide(log_ratio, noise.log_uniform)
-        return choose(accepted, State(y, value, gradient), state), accepted, (log_ratio, value)
+    def proposal(self, state: State, jump: Tensor) -> Tensor:
+        """The point x + h ∇ log π(x) + √(2h) z."""
+        return _plus(state.x + jump, self.step_size, state.gradient)
+
+    def log_ratio(self, state: State, proposed: State, jump: Tensor) -> Tensor:
+        """Log of π(y) q(y,x) / (π(x) q(x,y)).
+
+        In log q(y,x) − log q(x,y) x and y cancel: with D = ∇ log π(x) + ∇ log π(y) it is
+        −½ Σ D (√(2h) Z + ½ h D).
+        """
+        slopes = state.gradient + proposed.gradient
+        total = _dot(slopes, _plus(jump, 0.5 * self.step_size, slopes))
+        return torch.sub(proposed.log_density - state.log_density, total, alpha=0.5)
 
 
 def _plus(a: Tensor, h: float | Tensor, b: Tensor) -> Tensor:
