@@ -135,6 +135,3 @@ def check_value(value: float) -> None:
             "there is no gradient and .grad was left as it was; check loss on the states that "
             "the kernel can reach, or restrict the support of log_density"
         )
-
-
-__all__ = ["WeightedBackward", "accumulate", "check_value", "leaves", "weighted_loss"]

@@ -281,6 +281,3 @@ def _differentiable(parameters: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]
             f"{len(tensors)}; set requires_grad=True, or leave the argument out"
         )
     return trained
-
-
-__all__ = ["Estimate", "MarkovGradient"]

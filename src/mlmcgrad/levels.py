@@ -247,6 +247,3 @@ def check_truncation(truncation: float) -> float:
             "it is the longest chain that may be run, for example 64 or schedules.power(1.0, 0.5)"
         )
     return truncation
-
-
-__all__ = ["Assignment", "Geometric", "LevelLaw", "Tabulated", "check_truncation"]

@@ -188,16 +188,3 @@ def merge_runs(
     step, chain = coefficient.nonzero(as_tuple=True)
     measure = Measure(path[step, chain], owner[chain], coefficient[step, chain])
     return measure, total.gather(0, stay[-1:])[0]
-
-
-__all__ = [
-    "Measure",
-    "certainty",
-    "chunks",
-    "concatenate",
-    "drop",
-    "merge",
-    "merge_runs",
-    "systematic",
-    "thin",
-]

@@ -68,6 +68,3 @@ class Plan:
         """Where each piece of the step weights ends and its value, (chains,) each, last first."""
         values = self.weights.flip(1).cumsum(1)
         return list(zip(self.lengths.flip(1).unbind(1), values.unbind(1), strict=True))
-
-
-__all__ = ["Plan"]

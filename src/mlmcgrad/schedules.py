@@ -95,6 +95,3 @@ def check_iteration(n: SupportsIndex) -> int:
     if isinstance(n, bool) or number < 1:
         raise ValueError(f"n must be an integer ≥ 1, the number of the iteration, got {n!r}")
     return number
-
-
-__all__ = ["Power", "Schedule", "as_schedule", "check_iteration", "constant", "power", "value_at"]

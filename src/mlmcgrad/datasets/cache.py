@@ -80,6 +80,3 @@ def workspace(folder: Path) -> Iterator[Path]:
         reason = f"cannot write to the cache {folder} ({error.strerror or error})"
         remedy = f"free some space, or name another folder with the variable {VARIABLE}"
         raise OSError(error.errno, f"{reason}; {remedy}") from error
-
-
-__all__ = ["VARIABLE", "open_arrays", "root", "store", "workspace"]

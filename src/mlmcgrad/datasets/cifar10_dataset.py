@@ -99,6 +99,3 @@ def cifar10(
 def _cached(spec: Spec, folder: Path, source: str) -> Dataset:
     arrays = caches.open_arrays(folder, spec)
     return Dataset(spec.name, **arrays, levels=256, source=source, folder=folder)
-
-
-__all__ = ["DataUnavailableError", "cifar10"]

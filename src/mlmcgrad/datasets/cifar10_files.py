@@ -168,6 +168,3 @@ def _tarball(path: Path, spec: Spec) -> Iterator[tuple[str, bytes]]:
                     yield place.name, file.read() if file is not None else b""
     except (tarfile.TarError, EOFError, OSError, zlib.error, LZMAError) as error:
         raise ValueError(f"source {path} is not a readable tarball: {error}") from error
-
-
-__all__ = ["CIFAR10", "READERS", "Spec", "read_binary", "read_python", "read_source", "read_strip"]

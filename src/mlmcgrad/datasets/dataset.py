@@ -70,6 +70,3 @@ def sha256(array: Images) -> str:
 
 def quiet(task: str, done: int, total: int | None) -> None:
     """Show no progress."""
-
-
-__all__ = ["Dataset", "Images", "Progress", "quiet", "sha256"]

@@ -56,6 +56,3 @@ def _embedded() -> Images:
     from sklearn.datasets import load_digits
 
     return load_digits().images.astype(np.uint8)[:, None]  # (1797, 1, 8, 8)
-
-
-__all__ = ["digits", "split_order"]

@@ -61,6 +61,3 @@ def npm(spec: Spec, folder: Path, progress: Progress) -> Path:
     if len(tarballs) != 1:
         raise OSError(f"{task} made {len(tarballs)} tarballs instead of one")
     return tarballs[0]
-
-
-__all__ = ["npm", "official"]

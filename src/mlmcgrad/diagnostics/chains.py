@@ -145,6 +145,3 @@ def _proposal_weights(
     repeated = take(context, rows)
     z = kernel.propose(len(rows), *repeated, generator=generator)
     return weights(kernel.log_weight(z, *repeated).reshape(chains, draws))
-
-
-__all__ = ["Health", "Weights", "diagnose", "effective_sample_size", "weights"]

@@ -257,6 +257,3 @@ def _row(rung: Rung, strata: Sequence[Stratum], known: Reference) -> Row:
         cost=rung.cost,
         expected_cost=rung.expected_cost,
     )
-
-
-__all__ = ["Accuracy", "Row", "Rung", "accuracy"]

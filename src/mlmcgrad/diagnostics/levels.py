@@ -148,6 +148,3 @@ def _row(k: int, difference: Stratum, average: Stratum, check: float) -> LevelRo
         check=check,
         replicates=difference.count,
     )
-
-
-__all__ = ["LevelRow", "LevelTest", "difference_plan", "level_test"]

@@ -93,6 +93,3 @@ def _add(
                 (rows,) = torch.autograd.grad(entry, u, retain_graph=True, materialize_grads=True)
                 total[owners, start + i] += rows.double()
         start += parameter.numel()
-
-
-__all__ = ["chain_gradients", "required_parameters"]

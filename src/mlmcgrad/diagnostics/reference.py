@@ -73,6 +73,3 @@ def long_run(
     plan = Average(length, burn_in).plan(chains, None, generator)
     each, _ = chain_gradients(gradient, x0, *context, plan=plan, generator=generator)
     return Reference(each.mean(0).cpu(), each.std(0).cpu() / chains**0.5)
-
-
-__all__ = ["Known", "Reference", "as_reference", "long_run"]

@@ -83,6 +83,3 @@ def fit_power(x: Sequence[float], y: Sequence[float], se: Sequence[float] | None
         [math.log(y[i]) for i in rows],
         None if se is None else [se[i] / y[i] for i in rows],
     )
-
-
-__all__ = ["Fit", "fit_line", "fit_power"]

@@ -117,6 +117,3 @@ def _stratum(sample: Tensor, length: int, acceptance: float) -> Stratum:
         kurtosis=float(kurtosis.max()),
         acceptance=acceptance,
     )
-
-
-__all__ = ["Sampler", "Stratum"]

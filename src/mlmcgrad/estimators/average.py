@@ -64,6 +64,3 @@ class Average:
         if not 0.0 <= burn_in < math.inf:
             raise ValueError(f"burn_in must be finite and ≥ 0, got {burn_in!r} at n = {n}")
         return math.floor(burn_in), math.floor(length)
-
-
-__all__ = ["Average"]

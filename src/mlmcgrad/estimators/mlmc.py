@@ -73,6 +73,3 @@ class MLMC:
     def expected_length(self, n: int | None = None) -> float:
         """Exact mean number of transitions of one chain at iteration n."""
         return self.levels.expected_length(value_at(self.truncation, n, "truncation"), self.base)
-
-
-__all__ = ["MLMC"]

@@ -139,6 +139,3 @@ def _off_diagonal_mean(products: Tensor) -> Measured:
     without = (total - 2.0 * cross.sum(1)) / ((count - 1) * (count - 2))
     spread = (count - 1) / count * (without - without.mean()).square().sum()
     return Measured(float(total / (count * (count - 1))), float(spread.sqrt()))
-
-
-__all__ = ["Measured", "negative_log_likelihood", "squared_gradient_norm"]

@@ -113,6 +113,3 @@ class DiscretizedLogistic:
 def bits_per_dimension(nats: float, shape: tuple[int, ...]) -> float:
     """Nats of an image as bits per pixel channel."""
     return nats / math.log(2.0) / math.prod(shape)
-
-
-__all__ = ["Bernoulli", "DiscretizedLogistic", "Likelihood", "bits_per_dimension"]

@@ -203,6 +203,3 @@ def _initialised(module: nn.Module, generator: torch.Generator) -> nn.Module:
             if layer.weight.dim() == 4:
                 layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
     return module
-
-
-__all__ = ["CIFAR10", "DIGITS", "Decoder", "Encoder", "LatentModel", "Sizes", "upsample"]

@@ -233,6 +233,3 @@ class Objective:
 
 def _stay(z: Tensor, *_: Tensor, generator: torch.Generator) -> Tensor:
     return z
-
-
-__all__ = ["EncoderGradient", "KernelName", "Method", "Objective", "Step"]

@@ -126,6 +126,3 @@ def differentiate(
     for rows in ((b != 0.0) & ~served).nonzero()[:, 0].split(chunk):
         slopes[draw[rows]] = only_phi.add_with_slopes(weighted[rows])
     return both.gradients(), slopes, both.value, both.count + only_phi.count
-
-
-__all__ = ["States", "differentiate", "of_blocks", "side_by_side", "thinned"]

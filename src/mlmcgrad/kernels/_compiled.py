@@ -145,6 +145,3 @@ def _explain(kernel: str, error: Exception) -> str:
         "tensor operations only, without .item(), printing, or branches on the values of "
         f"tensors, and hand numbers that change as tensors. {tail}"
     )
-
-
-__all__ = ["Compiled"]

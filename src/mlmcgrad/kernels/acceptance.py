@@ -68,6 +68,3 @@ def choose(accepted: Tensor, proposed: S, current: S) -> S:
         for p, c in zip(proposed, current, strict=True)
     ]
     return type(proposed)(*fields)
-
-
-__all__ = ["Noise", "choose", "decide", "proposal_noise", "usable"]

@@ -110,18 +110,3 @@ def check_rows(name: str, values: Any, x: Tensor) -> None:
             f"({x.shape[0]},) for an argument of shape {tuple(x.shape)}, got {got}; "
             "sum over all dimensions but the first"
         )
-
-
-__all__ = [
-    "Context",
-    "Kernel",
-    "Outcome",
-    "Pieces",
-    "Simulation",
-    "Start",
-    "check_rows",
-    "count_states",
-    "map_tensors",
-    "take",
-    "tensors_in",
-]

@@ -108,6 +108,3 @@ def check_stochastic(matrix: Tensor) -> None:
         raise ValueError(
             f"matrix must have rows that sum to 1, one is off by {off:.3g}; divide each by its sum"
         )
-
-
-__all__ = ["Finite", "check_stochastic"]

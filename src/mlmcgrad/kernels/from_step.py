@@ -73,6 +73,3 @@ class FromStep(StepKernel[State]):
     def evaluations_per_step(self) -> int:
         """A transition counts as one evaluation of the model."""
         return 1
-
-
-__all__ = ["FromStep"]

@@ -208,6 +208,3 @@ def _check_start(draws: Draws, chains: Tensor) -> None:
             "them), so there is nothing to select; use a proposal that covers the target, more "
             "candidates, or an x0 inside the support"
         )
-
-
-__all__ = ["ISIR", "FirstBlock"]

@@ -112,6 +112,3 @@ def _traced(
 
     gradient, value = torch.func.grad(total, has_aux=True)(x)
     return value.detach(), gradient
-
-
-__all__ = ["MALA", "value_and_gradient"]

@@ -120,6 +120,3 @@ def _check_start(state: Any) -> None:
             f"these starts at [{', '.join(shown)}{', …' * (x[chain].numel() > 4)}]); start inside "
             "the support"
         )
-
-
-__all__ = ["MetropolisKernel"]

@@ -70,6 +70,3 @@ class Regenerative:
         end = lengths.cumsum(0) - 1
         before = torch.where(step == 1, x0[owner], state.roll(1))
         return Outcome(state[end], 0, int((state != before).sum()), 0)
-
-
-__all__ = ["Regenerative"]

@@ -54,6 +54,3 @@ class RWMH(MetropolisKernel[State]):
     def log_ratio(self, state: State, proposed: State, jump: Tensor) -> Tensor:
         """Log of π(y)/π(x)."""
         return proposed.log_density - state.log_density
-
-
-__all__ = ["RWMH"]

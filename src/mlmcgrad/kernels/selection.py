@@ -213,6 +213,3 @@ def _pick(share: Tensor, u: Tensor) -> Tensor:
     cumulative = share.cumsum(-1)
     reached = cumulative > u[..., None] * cumulative[..., -1:]
     return reached.int().argmax(-1)
-
-
-__all__ = ["Draws", "Selection", "choose_sampled", "rao_blackwell", "sampled"]

@@ -148,6 +148,3 @@ def _segments(lengths: Tensor) -> Iterator[tuple[int, int]]:
 def _block_steps(x: Tensor) -> int:
     steps = max(1, min(_BLOCK_STEPS, _BLOCK_NUMBERS // max(1, x.numel())))
     return steps if steps < STRIDE else steps - steps % STRIDE
-
-
-__all__ = ["STRIDE", "StepKernel", "Walk", "steps"]

@@ -200,6 +200,3 @@ class AdaptiveOptimizer(Optimizer, ABC):
         """The supremum over steps 1 … n of a hyperparameter of a group."""
         supremum = self._suprema[index].get(name)
         return float(self.param_groups[index][name]) if supremum is None else supremum(n)
-
-
-__all__ = ["AdaptiveOptimizer", "Supremum"]

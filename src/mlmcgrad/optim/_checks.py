@@ -131,15 +131,3 @@ def _raise_if_not_finite(groups: list[dict[str, Any]]) -> None:
                     f"{p.grad.numel()}; nothing was changed. Zero the gradients and skip this "
                     "step, or find the cause with torch.autograd.set_detect_anomaly(True)"
                 )
-
-
-__all__ = [
-    "FRACTION",
-    "NON_NEGATIVE",
-    "POSITIVE",
-    "POSITIVE_OR_INFINITE",
-    "Range",
-    "Ranges",
-    "parameter_name",
-    "usable",
-]

@@ -52,6 +52,3 @@ def bounded_inverse(matrix: Tensor, lower: float, upper: float) -> Tensor:
     curvature, vectors = torch.linalg.eigh(matrix)
     weights = curvature.abs().clamp_(1.0 / upper, 1.0 / lower).reciprocal_()
     return torch.mm(vectors * weights, vectors.T)
-
-
-__all__ = ["bounded_inverse", "hessian_product", "move_to_secant", "normal_like"]

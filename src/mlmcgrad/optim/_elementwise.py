@@ -105,6 +105,3 @@ def clipped(grads: list[Tensor], clip: float) -> list[Tensor]:
     bounded = list(torch._foreach_clamp_max(grads, clip))
     torch._foreach_clamp_min_(bounded, -clip)
     return bounded
-
-
-__all__ = ["Batch", "ElementwiseOptimizer", "clipped"]

@@ -81,6 +81,3 @@ def dimension(group: dict[str, Any]) -> int:
 def flatten(tensors: list[Tensor]) -> Tensor:
     """Concatenate tensors into one vector, shape (d,)."""
     return torch.cat([t.reshape(-1) for t in tensors])
-
-
-__all__ = ["MatrixOptimizer", "dimension", "flatten"]

@@ -46,6 +46,3 @@ def check_bounds(optimizer: Optimizer) -> None:
             f"no preconditioner bound is known for {type(optimizer).__name__}; pass weight=, "
             "a number or a schedule λ_n"
         )
-
-
-__all__ = ["check_bounds", "iterate_weight"]

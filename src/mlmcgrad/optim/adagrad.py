@@ -103,6 +103,3 @@ class Adagrad(ElementwiseOptimizer):
             return epsilon, epsilon
         largest = self._supremum(index, "clip", n - 1)  # M_0 … M_{n−2} are clip(1) … clip(n−1)
         return (epsilon**-2 + largest * largest) ** -0.5, epsilon
-
-
-__all__ = ["Adagrad"]

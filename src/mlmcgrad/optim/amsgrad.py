@@ -115,6 +115,3 @@ class AMSGrad(ElementwiseOptimizer):
         largest = self._supremum(index, "clip", n - 1)
         squares = largest * largest * (1.0 - group["rho2"] ** (n - 1))
         return (group["delta"] + squares) ** -0.5, upper
-
-
-__all__ = ["AMSGrad"]

@@ -93,6 +93,3 @@ class FullAdagrad(MatrixOptimizer):
         delta = self.param_groups[index]["delta"]
         largest = self._supremum(index, "clip", n)
         return (delta + largest * largest) ** -0.5, delta**-0.5
-
-
-__all__ = ["FullAdagrad"]

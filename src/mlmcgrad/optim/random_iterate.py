@@ -182,6 +182,3 @@ class RandomIterate:
     def _after_step(self, *_: Any) -> None:
         self._n += 1
         self._pending = True
-
-
-__all__ = ["RandomIterate"]

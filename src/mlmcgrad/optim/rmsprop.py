@@ -93,6 +93,3 @@ class RMSProp(ElementwiseOptimizer):
         largest = self._supremum(index, "clip", n)
         squares = largest * largest * (1.0 - group["rho"] ** n)
         return (group["delta"] + squares) ** -0.5, group["delta"] ** -0.5
-
-
-__all__ = ["RMSProp"]

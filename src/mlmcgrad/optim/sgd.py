@@ -65,6 +65,3 @@ class SGD(ElementwiseOptimizer):
     def _bounds(self, index: int, n: int) -> tuple[float, float]:
         """(1, 1), the eigenvalues of I, at every n."""
         return 1.0, 1.0
-
-
-__all__ = ["SGD"]

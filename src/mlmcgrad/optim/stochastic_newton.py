@@ -184,6 +184,3 @@ class StochasticNewton(MatrixOptimizer):
         """(λ, λ̄), for the eigenvalues of A_{n−1}, at every n."""
         group = self.param_groups[index]
         return group["lower"], group["upper"]
-
-
-__all__ = ["StochasticNewton"]

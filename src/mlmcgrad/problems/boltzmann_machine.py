@@ -126,6 +126,3 @@ def boltzmann(visible: int = 4, hidden: int = 3, *, data: int = 6, seed: int = 0
         hidden=normal(hidden),
         data=torch.randint(0, 2, (data, visible), generator=generator).double(),
     )
-
-
-__all__ = ["Boltzmann", "boltzmann"]

@@ -117,6 +117,3 @@ def finite_chain(states: int = 8, dimension: int = 2, *, seed: int = 0) -> Finit
         features=features,
         data_mean=weights / weights.sum() @ features,
     )
-
-
-__all__ = ["FiniteChain", "finite_chain"]

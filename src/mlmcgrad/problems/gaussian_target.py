@@ -72,6 +72,3 @@ def gaussian(dimension: int = 2, correlation: float = 0.5) -> Gaussian:
         mean=-((-1.0) ** index) / index,
         factor=torch.linalg.cholesky(matrix * scale[:, None] * scale),
     )
-
-
-__all__ = ["Gaussian", "gaussian"]

@@ -157,6 +157,3 @@ def linear_gaussian(
         proposal_scale=proposal_scale,
         proposal_shift=proposal_shift,
     )
-
-
-__all__ = ["LinearGaussian", "linear_gaussian"]

@@ -82,6 +82,3 @@ def skewed(dimension: int = 2) -> Skewed:
         theta=torch.zeros(dimension, dtype=torch.float64, requires_grad=True),
         shape=1.0 + torch.arange(dimension, dtype=torch.float64) % 3,
     )
-
-
-__all__ = ["Skewed", "skewed"]

@@ -219,6 +219,3 @@ def sticky(rows: int = 1, *, states: int = 4, stay: float = 0.5, seed: int = 0) 
         frequency=weights / weights.sum(),
         stay=stay,
     )
-
-
-__all__ = ["Smoothness", "Sticky", "sticky"]

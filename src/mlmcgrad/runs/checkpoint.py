@@ -99,6 +99,3 @@ def latest(folder: Path) -> dict[str, Any] | None:
 
 def _paths(folder: Path) -> list[Path]:
     return sorted((folder / CHECKPOINTS).glob(_PATTERN))
-
-
-__all__ = ["latest", "load", "save"]

@@ -98,20 +98,3 @@ def versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
     packages = {name: version(name) for name in ("mlmcgrad", "torch", "numpy")}
     return {**packages, "python": platform.python_version()}
-
-
-__all__ = [
-    "CHECKPOINTS",
-    "CONFIG",
-    "METRICS",
-    "SUMMARY",
-    "as_line",
-    "as_record",
-    "claim",
-    "read_json",
-    "read_lines",
-    "versions",
-    "write_config",
-    "write_json",
-    "write_lines",
-]

@@ -39,6 +39,3 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-__all__ = ["LOCK", "locked"]

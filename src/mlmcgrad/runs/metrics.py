@@ -90,6 +90,3 @@ def _belongs(line: bytes, iteration: int) -> bool:
         return False
     row = json.loads(line)
     return int(row["iteration"]) <= iteration and not row.get("final")
-
-
-__all__ = ["Metrics", "check_tensorboard"]

@@ -25,6 +25,3 @@ def bars(console: Console | None, *numbers: str) -> Progress:
         transient=True,
         disable=console is None or not console.is_terminal,
     )
-
-
-__all__ = ["bars"]

@@ -57,6 +57,3 @@ class Signals:
         self.number = number
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-__all__ = ["Signals", "Stopped"]

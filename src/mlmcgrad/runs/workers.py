@@ -142,6 +142,3 @@ def _portable(error: Exception) -> Exception:
         error = RuntimeError(f"{type(error).__name__}: {error}")
     error.add_note(traceback.format_exc())
     return error
-
-
-__all__ = ["POLL_SECONDS", "Ended", "Part", "Report", "Worker", "threads"]

@@ -163,6 +163,3 @@ def amsgrad(
         momentum=b.b3 * sums.sums(memory) / weight,
         step_change=b.b4 * sums.sums(change) / weight,
     )
-
-
-__all__ = ["AMSGradCoefficients", "amsgrad", "amsgrad_coefficients"]

@@ -77,6 +77,3 @@ def _first(schedule: Power, threshold: float, N: int) -> int:
         middle = (below + above) // 2
         below, above = (below, middle) if schedule(middle) >= threshold else (middle, above)
     return above
-
-
-__all__ = ["average_cost", "expected_cost", "level"]

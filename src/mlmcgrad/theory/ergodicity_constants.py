@@ -184,6 +184,3 @@ def _mixing_time(squares: list[Matrix], law: Matrix) -> int:
         if _to_law(candidate, law, time + 2**bit) > 0.25:
             power, time = candidate, time + 2**bit
     return time + 1
-
-
-__all__ = ["Ergodicity", "ergodicity"]

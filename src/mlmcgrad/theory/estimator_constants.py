@@ -184,6 +184,3 @@ def _lengths(pmf: LevelLaw, truncation: float) -> list[float]:
 def _floor(length: float) -> int:
     """⌊τ⌋, where a 1/μ that rounding left just below an integer counts as that integer."""
     return math.floor(length * (1 + 1e-12))
-
-
-__all__ = ["Constants", "LevelLaw", "bias_bound", "constants", "delta", "geometric", "moment_bound"]

@@ -47,6 +47,3 @@ def whole(value: int, name: str, least: int = 1) -> int:
     if result < least:
         raise ValueError(f"{name} must be an integer ≥ {least}, got {value!r}")
     return result
-
-
-__all__ = ["fraction", "non_negative", "number", "positive", "whole"]

@@ -190,6 +190,3 @@ def _too_large(what: str, value: float, limit: float) -> str:
         f"{what} must be less than {limit:g}, got {value:g}: the sum of the weights of R would not "
         "diverge; use steps that decay more slowly"
     )
-
-
-__all__ = ["Order", "Rate", "adagrad", "amsgrad", "general", "phi", "psi"]

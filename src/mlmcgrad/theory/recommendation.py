@@ -184,6 +184,3 @@ def _best_step(
         if falling > 0 and rising > 0:
             c *= math.sqrt(falling / rising)
     return at(c), c
-
-
-__all__ = ["ALPHAS", "SCALES", "Method", "Plan", "UnreachableError", "recommend"]

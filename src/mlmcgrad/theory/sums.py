@@ -104,6 +104,3 @@ def values(schedule: Schedule, n: Array, name: str) -> Array:
             f"got {sequence[first]} at n = {n[first]:g}"
         )
     return np.asarray(sequence)
-
-
-__all__ = ["EXACT", "Array", "Grid", "Iterations", "grid", "values"]

@@ -114,15 +114,3 @@ def check_ordered(lower: Array, upper: Array, n: Array) -> None:
             f"lower must not exceed upper, got lower={lower[first]:g} and "
             f"upper={upper[first]:g} at n = {n[first]:g}"
         )
-
-
-__all__ = [
-    "AMSGradBound",
-    "AdagradBound",
-    "Bound",
-    "Problem",
-    "check_monotone",
-    "check_ordered",
-    "log_lengths",
-    "truncations",
-]

@@ -116,6 +116,3 @@ def stationary_law(matrix: Matrix) -> Matrix:
     for state in range(1, n):
         law[state] = law[:state] @ work[:state, state]
     return np.asarray(law / law.sum())
-
-
-__all__ = ["Matrix", "classes", "period", "stationary_law", "transition_matrix"]

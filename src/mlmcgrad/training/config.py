@@ -196,6 +196,3 @@ def check_same(now: Mapping[str, Any], before: Mapping[str, Any]) -> None:
                 f"{value!r}; resume with the same settings (only iterations may grow), or start "
                 "another run with another --out"
             )
-
-
-__all__ = ["Config", "Settings", "check_same"]

@@ -78,6 +78,3 @@ class Stopwatch:
             yield
         finally:
             self._since = time.perf_counter()
-
-
-__all__ = ["Stopwatch", "Window"]

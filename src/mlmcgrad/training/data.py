@@ -99,6 +99,3 @@ class Order:
         self._before = self.generator.get_state()
         self._permutation = torch.randperm(self.count, generator=self.generator)
         self._position = 0
-
-
-__all__ = ["Order", "Source", "load"]

@@ -60,6 +60,3 @@ def save_grid(images: Tensor, path: Path, columns: int = COLUMNS) -> None:
     buffer = io.BytesIO()
     picture.save(buffer, format="PNG")
     write_atomically(path, buffer.getvalue())
-
-
-__all__ = ["draw", "save_grid"]

@@ -122,6 +122,3 @@ def _open(trainer: Trainer) -> float | None:
     write_json(folder / CONFIG, content)
     (folder / SUMMARY).unlink(missing_ok=True)  # it is written when the run is complete
     return None if state is None else float(state["seconds"])
-
-
-__all__ = ["Result", "train"]

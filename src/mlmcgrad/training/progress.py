@@ -72,6 +72,3 @@ def _short(count: float) -> str:
             return f"{count:.0f}{unit}" if not unit else f"{count:.1f}{unit}"
         count /= 1000.0
     return f"{count:.1f}T"
-
-
-__all__ = ["Bar"]

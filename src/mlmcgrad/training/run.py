@@ -168,6 +168,3 @@ def _diverged(error: FloatingPointError, trainer: Trainer) -> DivergedError:
         f"{settings.lr / 10:g}) or with more candidates (now {settings.candidates})",
         dump,
     )
-
-
-__all__ = ["DivergedError", "Run"]

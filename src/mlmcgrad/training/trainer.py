@@ -156,6 +156,3 @@ def _device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"device {name!r} cannot be used here: {error}") from error
     return device
-
-
-__all__ = ["Trainer", "seed_for"]
