@@ -97,8 +97,9 @@ def test_unreachable_accuracy_is_said() -> None:
     ],
 )
 def test_bad_input_is_refused(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as raised:
         call()
+    assert not isinstance(raised.value, UnreachableError)
 
 
 def test_unknown_settings_are_refused() -> None:

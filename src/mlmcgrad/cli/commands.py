@@ -1,7 +1,7 @@
-"""Which settings belong to a command, and which module runs it.
+"""The table of commands: which settings each one takes, and which module runs it.
 
-The settings of a command are a dataclass, and the command line is made from it. torch is imported
-only when a command really runs.
+The settings of a command are a dataclass, from which its options are made. torch is imported only
+when a command runs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any
 
 import tyro
+from rich.console import Console
 
 import mlmcgrad
 from mlmcgrad.cli.settings import Data
@@ -21,23 +22,24 @@ from mlmcgrad.experiments.reproduce.settings import Report, Reproduce
 from mlmcgrad.experiments.scaling.settings import Scaling
 from mlmcgrad.training.config import Config
 
-DESCRIPTION = "Multilevel Monte Carlo gradients for models trained through a Markov chain."
+DESCRIPTION = "Multilevel Monte Carlo gradients through a Markov chain; --version: which version."
 COMMANDS: dict[str, tuple[type, str]] = {
     "reproduce": (Reproduce, "experiments.reproduce.run"),
     "data": (Data, "cli.data"),
     "demo": (Demo, "experiments.demo.run"),
     "scaling": (Scaling, "experiments.scaling.run"),
-    "rates": (Rates, "experiments.rates.findings"),
+    "rates": (Rates, "experiments.rates.run"),
     "bound": (Bound, "experiments.bound.run"),
     "train": (Config, "cli.train"),
     "report": (Report, "experiments.reproduce.page"),
 }
+"""The settings of each command, and the module whose `run(settings, console)` it calls."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command and return its exit code."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if given == ["--version"]:
+    """Run a command and return its exit code: 0, 2 for an error, 128 + n for signal n."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments == ["--version"]:
         sys.stdout.write(f"mlmcgrad {mlmcgrad.__version__}\n")
         return 0
     try:
@@ -45,15 +47,15 @@ def main(arguments: list[str] | None = None) -> int:
             {name: kind for name, (kind, _) in COMMANDS.items()},
             prog="mlmcgrad",
             description=DESCRIPTION,
-            args=given,
+            args=arguments,
         )
-        module = next(module for kind, module in COMMANDS.values() if kind is type(settings))
-        import_module(f"mlmcgrad.{module}").run(settings)
+        (module,) = (module for kind, module in COMMANDS.values() if kind is type(settings))
+        import_module(f"mlmcgrad.{module}").run(settings, Console())
     except (ValueError, OSError, FloatingPointError) as error:
         sys.stderr.write(f"mlmcgrad: {error}\n")
         return 2
     except KeyboardInterrupt as stopped:
-        # A training run that was told to stop says where it is and which signal it was.
+        # A run that stopped on request says how far it got, and which signal it was.
         sys.stderr.write(f"mlmcgrad: {stopped if stopped.args else 'interrupted'}\n")
         return int(getattr(stopped, "code", 130))
     return 0

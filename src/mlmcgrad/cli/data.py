@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from mlmcgrad.cli.settings import Data
 from mlmcgrad.datasets import Dataset, cifar10, digits
 from mlmcgrad.datasets.dataset import sha256
+from mlmcgrad.runs.progress import bars
 
 
-def run(config: Data, console: Console | None = None) -> Dataset:
+def run(settings: Data, console: Console) -> Dataset:
     """Get the dataset with a progress bar and print what it is."""
-    console = console or Console()
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-    )
-    hidden = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+    with bars(console) as bar:
         task = bar.add_task("looking in the cache", total=None)
 
         def show(what: str, done: int, total: int | None) -> None:
             bar.update(task, description=what, completed=done, total=total)
 
-        data = digits() if config.dataset == "digits" else cifar10(config.source, progress=show)
+        data = digits() if settings.dataset == "digits" else cifar10(settings.source, progress=show)
     lines = {"dataset": data.name, "from": data.source}
     lines |= {"cached in": str(data.folder)} if data.folder else {}
     for part, images in (("train", data.train), ("test", data.test)):

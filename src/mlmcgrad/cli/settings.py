@@ -1,7 +1,4 @@
-"""Settings of `mlmcgrad data`.
-
-Nothing here imports torch, so that `mlmcgrad --help` answers at once.
-"""
+"""Settings of `mlmcgrad data`."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ class Data:
     dataset: tyro.conf.Positional[Literal["cifar10", "digits"]]
     """Which one: cifar10 is downloaded once (140 to 170 MB), digits ships with scikit-learn."""
     source: Path | None = None
-    """Folder or tarball that has CIFAR-10, instead of the cache and of a download."""
+    """Folder or tarball that holds CIFAR-10, to use instead of the cache or a download."""
 
     def __post_init__(self) -> None:
         if self.source is not None and self.dataset != "cifar10":

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-# Told apart by people with any colour vision (Okabe and Ito); one colour a method, everywhere.
+# Told apart with any colour vision (Okabe and Ito); a method has the same colour in all figures.
 COLOURS = {
     "short": "#999999",
     "average": "#0072B2",
@@ -28,9 +28,9 @@ COLOURS = {
     "br": "#0072B2",
     "mlmc-rb": "#009E73",
 }
-# So that a figure printed in grey can be read too.
+# A figure printed in grey can be read too.
 MARKERS = {"iwae": "o", "br": "s", "mlmc": "^", "mlmc-rb": "D"}
-# For things without a colour of their own, in this order.
+# For everything else, in this order.
 CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 STYLE: Any = {
@@ -47,7 +47,7 @@ STYLE: Any = {
 }
 
 
-# Letters stay letters, in the font of whoever reads: half the size, and a page can search them.
+# Text stays text, in the reader's font: half the size, and the page can be searched.
 TEXT_AS_TEXT: Any = {**STYLE, "svg.fonttype": "none"}
 _FONTS = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
@@ -64,13 +64,13 @@ def log_axes(axes: Axes, which: str = "xy") -> None:
 
 @contextmanager
 def panels(
-    count: int, path: Path, rows: int = 1, style: Any = STYLE
+    count: int, path: Path, rows: int = 1, style: Any = STYLE, **layout: Any
 ) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A figure of panels in rows, saved as `path` with the endings .png and .svg."""
+    """A figure of panels in rows, saved as .png and .svg; `layout` is passed to `plt.subplots`."""
     with plt.rc_context(style):
         columns = -(-count // rows)
         size = (5.4 * columns, 4.2 * rows)
-        figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
+        figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, **layout)
         try:
             yield figure, list(axes.flat)[:count]
             figure.tight_layout()
@@ -82,12 +82,12 @@ def panels(
 
 
 def svg(draw: Callable[[Axes], None], size: tuple[float, float] = (4.8, 3.6)) -> str:
-    """One panel as the text of an SVG image, to be put into a page."""
+    """One panel as the text of an SVG image, to be embedded in a page."""
     with plt.rc_context(TEXT_AS_TEXT):
         figure, axes = plt.subplots(figsize=size)
         try:
             draw(axes)
-            # The same margins always: panels below each other line up, and nothing is measured.
+            # Fixed margins: panels below one another line up, and the text need not be measured.
             figure.subplots_adjust(left=0.155, right=0.955, bottom=0.14, top=0.91)
             buffer = io.StringIO()
             figure.savefig(buffer, format="svg", metadata={"Date": None})

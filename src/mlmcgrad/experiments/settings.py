@@ -1,6 +1,6 @@
-"""What every experiment takes, as a dataclass that the command line is made from.
+"""What experiments have in common, as dataclasses that the command line is made from.
 
-Nothing here imports torch, so that `mlmcgrad --help` answers at once.
+No module of settings imports torch, so that `mlmcgrad --help` answers at once.
 """
 
 from __future__ import annotations
@@ -17,23 +17,26 @@ Preset: TypeAlias = Literal["smoke", "quick", "full"]
 class Experiment:
     """What every experiment takes."""
 
+    out: Path = Path("runs")
+    """Run folder."""
+
+
+@dataclass(frozen=True)
+class Simulation(Experiment):
+    """What experiments take that simulate for minutes, in parts that are saved one by one."""
+
     preset: Preset = "quick"
     """How much to compute: smoke (seconds), quick (minutes), full (longer)."""
-    out: Path | None = None
-    """Run folder; by default runs/ followed by the name of the command."""
     seed: int = 0
     """Everything random follows from it."""
     jobs: int = 2
     """Processes to run side by side."""
+    resume: bool = False
+    """Continue what is in the run folder, or start if it is empty."""
 
     def __post_init__(self) -> None:
         if self.jobs < 1:
-            raise ValueError(f"jobs must be at least 1, got {self.jobs}")
-
-    @property
-    def folder(self) -> Path:
-        """The run folder."""
-        return self.out or Path("runs") / type(self).__name__.lower()
+            raise ValueError(f"jobs must be ≥ 1, got {self.jobs}")
 
 
-__all__ = ["Experiment", "Preset"]
+__all__ = ["Experiment", "Preset", "Simulation"]

@@ -6,15 +6,9 @@ from pathlib import Path
 
 
 def read_matrix(path: Path) -> list[list[float]]:
-    """Read a matrix, one row a line, numbers separated by spaces, tabs, commas or semicolons.
+    """Read a matrix, one row per line, numbers separated by spaces, tabs, commas or semicolons.
 
-    Empty lines, and what follows a #, are skipped.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The rows.
+    Empty lines and comments (from # to the end of a line) are skipped.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -30,7 +24,7 @@ def read_matrix(path: Path) -> list[list[float]]:
             rows.append([float(entry) for entry in entries])
         except ValueError as error:
             raise ValueError(
-                f"matrix: line {number} of {path} is not made of numbers: {line.strip()[:60]!r}"
+                f"matrix: line {number} of {path} is not a row of numbers: {line.strip()[:60]!r}"
             ) from error
         if len(rows[-1]) != len(rows[0]):
             raise ValueError(
@@ -39,8 +33,8 @@ def read_matrix(path: Path) -> list[list[float]]:
             )
     if len(rows) != (len(rows[0]) if rows else 1):
         raise ValueError(
-            f"matrix: {path} must hold a square matrix, got {len(rows)} rows"
-            + (f" of {len(rows[0])} numbers" if rows else "")
+            f"matrix: {path} must hold a square matrix, got {len(rows)} rows of "
+            f"{len(rows[0]) if rows else 0} numbers"
         )
     return rows
 

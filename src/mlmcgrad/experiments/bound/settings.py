@@ -1,7 +1,4 @@
-"""Settings of `mlmcgrad bound`.
-
-Nothing here imports torch, so that `mlmcgrad --help` answers at once.
-"""
+"""Settings of `mlmcgrad bound`."""
 
 from __future__ import annotations
 
@@ -9,17 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mlmcgrad.experiments.settings import Experiment
+from mlmcgrad.experiments.settings import Experiment, Preset
 
 
 @dataclass(frozen=True)
 class Bound(Experiment):
     """The theorems for given numbers: constants, terms of the bound, rates, a plan.
 
-    Nothing is simulated: seed and jobs do not matter here. γ_n = gamma-scale · n^(−gamma-exponent),
-    T_n = truncation-scale · n^truncation-exponent.
+    γ_n = gamma-scale · n^(−gamma-exponent), T_n = truncation-scale · n^truncation-exponent.
     """
 
+    out: Path = Path("runs/bound")
+    preset: Preset = "quick"
+    """Largest N: 10^4 (smoke), 10^10 (quick) or 10^15 (full)."""
     optimizer: Literal["sgd", "adagrad", "amsgrad"] = "sgd"
     """Which theorem: plain stochastic gradient, Adagrad or AMSGrad."""
     dimension: int = 2
@@ -37,7 +36,7 @@ class Bound(Experiment):
     beta: float = 0.5
     """β of the concentration inequality."""
     matrix: Path | None = None
-    """File with a transition matrix, one row a line, from which ζ, α and β are computed instead;
+    """File with a transition matrix, one row per line, from which ζ, α and β are computed instead;
     numbers are separated by spaces or commas."""
     gamma_scale: float = 0.1
     """Step size at n = 1."""

@@ -8,11 +8,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-PER_DECADE = 4  # records for each power of ten, of which the table shows one
+from mlmcgrad.experiments.bound.findings import PER_DECADE
+from mlmcgrad.experiments.folder import Findings
 
 
 def order(exponent: float, log_power: float) -> str:
-    """N^exponent (log N)^log_power, for people.
+    """N^exponent (log N)^log_power as text.
 
     Example:
         >>> order(-0.5, 2.0), order(0.0, 0.0)
@@ -23,8 +24,9 @@ def order(exponent: float, log_power: float) -> str:
     return " ".join(parts) or "constant"
 
 
-def show(summary: dict[str, Any], lines: list[dict[str, Any]], console: Console) -> None:
-    """Print the summary and the records of a run."""
+def show(findings: Findings, console: Console) -> None:
+    """Print constants, the terms of the bound for powers of ten, the rate and the plan."""
+    rows, summary = findings.rows, findings.summary
     style: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "collapse_padding": True}
     constants = Table(title="Constants", **style)
     values = list(summary["constants"].items())
@@ -32,18 +34,17 @@ def show(summary: dict[str, Any], lines: list[dict[str, Any]], console: Console)
         constants.add_column("name")
         constants.add_column("value", justify="right")
     for i in range(0, len(values), 3):
-        cells = [(name.replace("_", " "), f"{value:.6g}") for name, value in values[i : i + 3]]
-        constants.add_row(*(cell for pair in cells for cell in pair))
+        pairs = [(name.replace("_", " "), f"{value:.6g}") for name, value in values[i : i + 3]]
+        constants.add_row(*(cell for pair in pairs for cell in pair))
     console.print(constants)
 
-    names = list(lines[0]["terms"])
+    rate, names = summary["rate"], list(rows[0]["terms"])
     table = Table(title=f"Bound of E‖∇V(θ_R)‖², {summary['optimizer']}", **style)
     for name in ("N", *names, "total"):
         table.add_column(name.replace("_", " "), justify="right")
-    for line in lines[::PER_DECADE]:
-        cells_of = [f"{line['terms'][name]:.1e}" for name in names]
-        table.add_row(f"{line['N']:.0e}", *cells_of, f"{line['total']:.1e}")
-    rate = summary["rate"]
+    for row in rows[::PER_DECADE]:
+        terms = [f"{row['terms'][name]:.1e}" for name in names]
+        table.add_row(f"{row['N']:.0e}", *terms, f"{row['total']:.1e}")
     table.add_section()
     orders = [order(*rate["terms"][name]) if name in rate["terms"] else "0" for name in names]
     table.add_row("rate", *orders, order(rate["exponent"], rate["log_power"]))
@@ -71,4 +72,4 @@ def _print_plan(summary: dict[str, Any], console: Console) -> None:
     )
 
 
-__all__ = ["PER_DECADE", "order", "show"]
+__all__ = ["order", "show"]

@@ -1,20 +1,18 @@
-"""Settings of `mlmcgrad demo`.
-
-Nothing here imports torch, so that `mlmcgrad --help` answers at once.
-"""
+"""Settings of `mlmcgrad demo`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from mlmcgrad.experiments.settings import Experiment
+
 
 @dataclass(frozen=True)
-class Demo:
+class Demo(Experiment):
     """Bias, variance and cost of a short chain, a long average and MLMC, where they are known."""
 
     out: Path = Path("runs/demo")
-    """Folder for the table, the figure and the settings."""
     seed: int = 0
     """Everything random follows from it."""
     chains: int = 20_000
@@ -27,13 +25,13 @@ class Demo:
     """Training runs of each method and step size."""
 
     def __post_init__(self) -> None:
-        if self.chains < 100:
-            raise ValueError(f"chains must be at least 100 for error bars, got {self.chains}")
         if self.truncation < 4 or self.truncation & (self.truncation - 1):
-            raise ValueError(f"truncation must be a power of two from 4 on, got {self.truncation}")
+            raise ValueError(f"truncation must be a power of two ≥ 4, got {self.truncation}")
+        if self.chains < 100:
+            raise ValueError(f"chains must be ≥ 100 for error bars, got {self.chains}")
         for name, least in (("budget", self.truncation), ("seeds", 1)):
             if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+                raise ValueError(f"{name} must be ≥ {least}, got {getattr(self, name)}")
 
 
 __all__ = ["Demo"]

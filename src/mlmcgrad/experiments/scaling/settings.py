@@ -1,18 +1,18 @@
-"""Settings of `mlmcgrad scaling`.
-
-Nothing here imports torch, so that `mlmcgrad --help` answers at once.
-"""
+"""Settings of `mlmcgrad scaling`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from mlmcgrad.experiments.settings import Experiment
+from mlmcgrad.experiments.settings import Simulation
 
 
 @dataclass(frozen=True)
-class Scaling(Experiment):
-    """Proposition 1: bias, second and third moment and cost against T, MLMC beside the average."""
+class Scaling(Simulation):
+    """Proposition 1: bias, second and third moment and cost against T, MLMC and the average."""
+
+    out: Path = Path("runs/scaling")
 
 
 __all__ = ["Scaling"]

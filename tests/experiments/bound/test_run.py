@@ -13,13 +13,14 @@ from rich.console import Console
 from mlmcgrad import theory
 from mlmcgrad.cli import main
 from mlmcgrad.experiments.bound import run as bound
+from mlmcgrad.experiments.bound.figures import draw
 from mlmcgrad.experiments.bound.settings import Bound
 from mlmcgrad.schedules import power
 
 
 def _run(folder: Path, **settings: Any) -> tuple[dict[str, Any], str]:
     text = io.StringIO()
-    config = Bound(preset="smoke", out=folder, **settings)
+    config = Bound(folder, preset="smoke", **settings)
     return bound.run(config, Console(file=text, width=80)), text.getvalue()
 
 
@@ -44,6 +45,10 @@ def test_numbers_are_those_of_the_theory(optimizer: Any, tmp_path: Path) -> None
         assert sum(line["terms"].values()) == pytest.approx(line["total"])
     for name in ("config.json", "summary.json", "bound.png", "bound.svg"):
         assert (tmp_path / name).stat().st_size > 0
+    figure = (tmp_path / "bound.svg").read_bytes()
+    (tmp_path / "bound.svg").unlink()
+    draw(tmp_path)
+    assert (tmp_path / "bound.svg").read_bytes() == figure
     assert "…" not in text
 
 
@@ -70,39 +75,10 @@ def test_matrix(tmp_path: Path) -> None:
     path = tmp_path / "chain.csv"
     path.write_text("# from, to\n0.7, 0.3\n\n0.2 0.8\n")
     summary, _ = _run(tmp_path / "out", matrix=path)
-    found = theory.ergodicity([[0.7, 0.3], [0.2, 0.8]])
-    assert summary["constants"]["alpha"] == found.alpha
-    assert summary["constants"]["beta"] == found.beta
-    assert summary["constants"]["mixing_time"] == found.mixing_time
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("0.5 0.5\n0.5 x\n", r"line 2 of .* is not made of numbers: '0.5 x'"),
-        ("0.5 0.5\n1.0\n", "line 2 of .* has 1 numbers, the first row has 2"),
-        ("0.5 0.5\n", "must hold a square matrix, got 1 rows of 2 numbers"),
-        ("", "must hold a square matrix, got 0 rows"),
-        ("0.5 0.6\n0.5 0.5\n", "not row-stochastic: row 0 sums to 1.1"),
-        ("0 1\n1 0\n", "not aperiodic: its period is 2"),
-        ("1 0\n0 1\n", "not irreducible"),
-    ],
-)
-def test_bad_matrices(text: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "bad.txt"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=message):
-        _run(tmp_path / "out", matrix=path)
-    assert not (tmp_path / "out").exists()
-
-
-def test_unreadable_matrices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["bound", "--out", str(tmp_path / "out"), "--matrix"]
-    assert main([*arguments, str(tmp_path / "absent")]) == 2
-    assert "matrix: cannot read" in capsys.readouterr().err
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    assert main([*arguments, str(tmp_path / "binary")]) == 2
-    assert "it is not a text file" in capsys.readouterr().err
+    chain = theory.ergodicity([[0.7, 0.3], [0.2, 0.8]])
+    assert summary["constants"]["alpha"] == chain.alpha
+    assert summary["constants"]["beta"] == chain.beta
+    assert summary["constants"]["mixing_time"] == chain.mixing_time
 
 
 @pytest.mark.parametrize(
@@ -130,6 +106,13 @@ def test_bad_numbers_are_named(settings: dict[str, Any], message: str, tmp_path:
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--preset", "smoke", "--optimizer", "amsgrad", "--G", "2", "--as-printed"]
     assert main(["bound", "--out", str(tmp_path), *arguments]) == 0
-    assert "bound.png" in capsys.readouterr().out.replace("\n", "")
+    assert "bound.png" in capsys.readouterr().out
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["settings"]["as_printed"] is True
+    assert main(["bound", "--out", str(tmp_path), "--preset", "smoke"]) == 0  # replaced
+
+
+@pytest.mark.parametrize("option", ["--seed", "--jobs", "--resume"])
+def test_nothing_is_simulated(option: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["bound", option, "1"])

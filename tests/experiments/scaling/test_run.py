@@ -1,5 +1,6 @@
 """`mlmcgrad scaling`: a smoke run end to end, and a run that was interrupted."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -7,19 +8,24 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from mlmcgrad.cli import main
 from mlmcgrad.experiments.scaling import run as scaling
+from mlmcgrad.experiments.scaling.figures import draw
 from mlmcgrad.experiments.scaling.settings import Scaling
-from mlmcgrad.runs import pool as parallel
+from mlmcgrad.runs.pool import Report
 
 QUIET = Console(quiet=True)
 
 
 def test_smoke_run(tmp_path: Path) -> None:
-    summary = scaling.run(Scaling(preset="smoke", out=tmp_path, jobs=1), QUIET)
+    text = io.StringIO()
+    settings = Scaling(tmp_path, preset="smoke", jobs=1)
+    summary = scaling.run(settings, Console(file=text, width=80))
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
     for name in ("config.json", "metrics.jsonl", "scaling.png", "scaling.svg"):
         assert (tmp_path / name).stat().st_size > 0
-    assert not (tmp_path / "parts").exists()
+    assert not list(tmp_path.glob("parts*"))
+    assert "…" not in text.getvalue()
     for key in ("bias_slope", "second_moment_r2", "third_moment_slope", "cost_ratio"):
         assert set(summary[key]) == set(scaling.KERNELS)
     for name in scaling.KERNELS:
@@ -30,28 +36,42 @@ def test_smoke_run(tmp_path: Path) -> None:
         assert summary["average_cost_slope"][name] == pytest.approx(1.0)
         assert summary["consistency"][name] < 1.0
 
+    figure = (tmp_path / "scaling.svg").read_bytes()
+    (tmp_path / "scaling.svg").unlink()
+    draw(tmp_path)
+    assert (tmp_path / "scaling.svg").read_bytes() == figure
+
 
 def test_an_interrupted_run_goes_on_and_ends_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(scaling, "KERNELS", ("rwmh", "mala"))
-    monkeypatch.setattr(scaling, "_print", lambda *_: None)
-    monkeypatch.setattr(scaling, "draw", lambda *_: None)
-    whole = scaling.run(Scaling(preset="smoke", out=tmp_path / "a", jobs=1), QUIET)
+    whole = scaling.run(Scaling(tmp_path / "a", preset="smoke", jobs=1), QUIET)
     original, calls = scaling.measure, []
 
-    def interrupted(report: parallel.Report, **values: Any) -> Any:
+    def interrupted(report: Report, **values: Any) -> Any:
         calls.append(values)
         if len(calls) == 3:
             raise KeyboardInterrupt
         return original(report, **values)
 
     interrupted.__module__ = original.__module__
+    interrupted.__qualname__ = original.__qualname__
     monkeypatch.setattr(scaling, "measure", interrupted)
-    settings = Scaling(preset="smoke", out=tmp_path / "b", jobs=1)
-    with pytest.raises(KeyboardInterrupt):
-        scaling.run(settings, QUIET)
-    assert len(list((tmp_path / "b").glob("parts/*.json"))) == 2
-    again = scaling.run(settings, QUIET)
+    command = ["scaling", "--preset", "smoke", "--jobs", "1", "--out", str(tmp_path / "b")]
+    assert main(command) == 130
+    assert "continue with the same command and --resume" in capsys.readouterr().err
+    assert len(list((tmp_path / "b").glob("parts*/*.json"))) == 2
+    assert main(command) == 2
+    assert "continue it with --resume, or name another folder" in capsys.readouterr().err
+    assert main([*command, "--resume"]) == 0
     assert len(calls) == 3 + 2  # the two that were finished are not done again
-    assert again == whole
+    assert json.loads((tmp_path / "b" / "summary.json").read_text()) == whole
+    assert main([*command, "--resume"]) == 0  # complete: shown again
+    assert "scaling.png" in capsys.readouterr().out
+    assert len(calls) == 3 + 2
+
+
+def test_bad_settings_are_named() -> None:
+    with pytest.raises(ValueError, match="jobs must be ≥ 1, got 0"):
+        Scaling(jobs=0)
