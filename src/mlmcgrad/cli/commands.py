@@ -59,6 +59,3 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(f"mlmcgrad: {stopped if stopped.args else 'interrupted'}\n")
         return int(getattr(stopped, "code", 130))
     return 0
-
-
-__all__ = ["COMMANDS", "main"]

@@ -27,6 +27,3 @@ def run(settings: Data, console: Console) -> Dataset:
     for name, value in lines.items():
         console.print(f"{name:>12}  {value}", soft_wrap=True, markup=False, highlight=False)
     return data
-
-
-__all__ = ["run"]

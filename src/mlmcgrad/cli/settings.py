@@ -24,6 +24,3 @@ class Data:
                 f"source is for cifar10 only, got {self.source} for {self.dataset}, which ships "
                 "with scikit-learn; leave it out"
             )
-
-
-__all__ = ["Data"]

@@ -27,6 +27,3 @@ def run(config: Config, console: Console | None = None) -> dict[str, Any]:
     )
     console.print(f"run folder: {result.folder}", style="bold", highlight=False, soft_wrap=True)
     return summary
-
-
-__all__ = ["run"]

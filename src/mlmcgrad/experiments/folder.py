@@ -74,6 +74,3 @@ def simulate(
     findings.write(settings.out)
     forget(settings.out)
     return findings
-
-
-__all__ = ["Findings", "replace", "simulate"]

@@ -95,6 +95,3 @@ def svg(draw: Callable[[Axes], None], size: tuple[float, float] = (4.8, 3.6)) ->
             plt.close(figure)
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", buffer.getvalue(), flags=re.DOTALL)
     return re.sub(r"(font: [^;\"]*?px) [^;\"]*", rf"\1 {_FONTS}", text)
-
-
-__all__ = ["COLOURS", "CYCLE", "MARKERS", "STYLE", "TEXT_AS_TEXT", "log_axes", "panels", "svg"]

@@ -37,6 +37,3 @@ class Simulation(Experiment):
     def __post_init__(self) -> None:
         if self.jobs < 1:
             raise ValueError(f"jobs must be ≥ 1, got {self.jobs}")
-
-
-__all__ = ["Experiment", "Preset", "Simulation"]

@@ -31,6 +31,3 @@ def draw(folder: Path, findings: Findings | None = None) -> Path:
         axes.set_title(f"Terms of the bound ({findings.summary['optimizer']})")
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return folder / "bound.png"
-
-
-__all__ = ["draw"]

@@ -127,6 +127,3 @@ def _plan(
             "saving": plan.saving,
         }
     }
-
-
-__all__ = ["PER_DECADE", "evaluate"]

@@ -37,6 +37,3 @@ def read_matrix(path: Path) -> list[list[float]]:
             f"{len(rows[0]) if rows else 0} numbers"
         )
     return rows
-
-
-__all__ = ["read_matrix"]

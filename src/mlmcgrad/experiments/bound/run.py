@@ -23,6 +23,3 @@ def run(settings: Bound, console: Console) -> dict[str, Any]:
     show(findings, console)
     console.print(f"figure: {path}", style="bold", highlight=False, soft_wrap=True)
     return findings.summary
-
-
-__all__ = ["run"]

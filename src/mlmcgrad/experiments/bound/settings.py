@@ -60,6 +60,3 @@ class Bound(Experiment):
     """Take b3 and the rates from the paper's text instead of the corrected ones."""
     accuracy: float | None = None
     """Wanted bound of E‖∇V(θ_R)‖²: adds the schedules, the N and the cost that reach it."""
-
-
-__all__ = ["Bound"]

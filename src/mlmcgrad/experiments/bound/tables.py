@@ -70,6 +70,3 @@ def _print_plan(summary: dict[str, Any], console: Console) -> None:
         f"(the longest chain {plan['longest_chain']:.3g}); plain averages of the same length "
         f"would take {plan['average_cost']:.3g}, {plan['saving']:.3g} times as many."
     )
-
-
-__all__ = ["order", "show"]

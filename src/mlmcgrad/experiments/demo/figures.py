@@ -43,6 +43,3 @@ def _draw_training(axes: Axes, steps: str, curves: list[dict[str, Any]]) -> None
     axes.set_title(f"Training, {steps} steps (mean, range of {len(runs)} runs)")
     log_axes(axes, "x")
     axes.legend()
-
-
-__all__ = ["draw"]

@@ -44,6 +44,3 @@ def minimum(problem: FiniteChain) -> float:
         hessian = (features - mean).T @ (law[:, None] * (features - mean))
         theta -= torch.linalg.solve(hessian, mean - problem.data_mean)
     return FiniteChain(theta, features, problem.data_mean).objective()
-
-
-__all__ = ["minimum", "summarise"]

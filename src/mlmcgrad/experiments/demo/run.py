@@ -117,6 +117,3 @@ def _train(estimator: Estimator, scale: float, seed: int, settings: Demo) -> dic
         reached = sum(mark <= spent * (1.0 + 1e-9) for mark in marks) - len(excess)
         excess += [problem.objective() - lowest] * reached
     return {"transitions": marks, "excess": excess}
-
-
-__all__ = ["run"]

@@ -32,6 +32,3 @@ class Demo(Experiment):
         for name, least in (("budget", self.truncation), ("seeds", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be ≥ {least}, got {getattr(self, name)}")
-
-
-__all__ = ["Demo"]

@@ -39,6 +39,3 @@ def show(methods: list[dict[str, Any]], settings: Demo, console: Console) -> Non
         f"many iterations: best is {best_small!r}. Large steps, few iterations: best is "
         f"{best_large!r}."
     )
-
-
-__all__ = ["show"]

@@ -50,6 +50,3 @@ class WeightedAverage:
             if self._n <= N < self._n + count:
                 self._averages.append(sums[N - self._n] / self._sums[N])
         self._total, self._block, self._n = sums[-1], [], self._n + count
-
-
-__all__ = ["WeightedAverage"]

@@ -75,6 +75,3 @@ def _add_legends(bound: Axes, measured: Axes) -> None:
     measured.legend(handles, labels, loc="lower left", fontsize=8.5)
     handles = [Line2D([], [], color=black, ls=":", lw=2.2), Line2D([], [], color=black, lw=0.8)]
     bound.legend(handles, ["evaluated bound", "G², without a theorem"], fontsize=8.5)
-
-
-__all__ = ["draw"]

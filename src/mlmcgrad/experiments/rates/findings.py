@@ -136,6 +136,3 @@ def _summary(
 def _last_decade(N: list[int]) -> list[int]:
     """Positions in the grid that the slope is fitted over."""
     return [i for i, n in enumerate(N) if 10 * n >= N[-1]]
-
-
-__all__ = ["fit", "judge", "summarise"]

@@ -56,6 +56,3 @@ def informative_from(name: Name, alpha: float, problem: theory.Problem) -> int |
     N = [10**k for k in range(1, _LARGEST + 1)]
     total = bound(name, alpha, N, problem, exact=2**10).total  # integrated: nobody waits
     return next((n for n, value in zip(N, total, strict=True) if value < problem.G**2), None)
-
-
-__all__ = ["bound", "constants", "informative_from", "rate", "shape"]

@@ -157,6 +157,3 @@ def log_grid(iterations: int) -> list[int]:
     """8 numbers in each decade, from `iterations` down to 10 or a little more."""
     count = int(8.0 * math.log10(iterations / 10.0) + 1e-9) + 1
     return sorted({round(iterations * 10.0 ** (-i / 8.0)) for i in range(count)})
-
-
-__all__ = ["log_grid", "make_gradient", "make_optimizer", "problem_for", "run", "train", "weight"]

@@ -39,6 +39,3 @@ class Rates(Simulation):
     """Theorems 1 to 3: E‖∇V(θ_R)‖² against N, with the predicted slope and the evaluated bound."""
 
     out: Path = Path("runs/rates")
-
-
-__all__ = ["ALPHAS", "EFFORT", "GAMMA", "OPTIONS", "START", "STAY", "TRUNCATION", "Name", "Rates"]

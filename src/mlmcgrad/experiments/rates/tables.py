@@ -45,6 +45,3 @@ def show(summary: dict[str, Any], console: Console) -> None:
         f"The bound has explicit constants and is large: without any theorem, ‖∇V‖² ≤ G² = "
         f"{summary['constants']['G'] ** 2:.3g}. For α = 0.5 it falls below that at {informative}."
     )
-
-
-__all__ = ["show"]

@@ -81,6 +81,3 @@ def _error_bars(axes: Axes, rows: Rows, colour: str) -> None:
 
 def _draw_theory(axes: Axes, x: list[float], y: list[float], label: str) -> None:
     axes.plot(x, y, "--", color=COLOURS["theory"], lw=1.0, label=label)
-
-
-__all__ = ["draw"]

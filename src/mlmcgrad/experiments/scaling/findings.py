@@ -42,6 +42,3 @@ def summarise(parts: dict[str, Any]) -> Findings:
 def _cost_ratio(rows: list[dict[str, Any]]) -> float:
     """Measured over expected cost, mean over T."""
     return math.fsum(row["cost"] / row["expected_cost"] for row in rows) / len(rows)
-
-
-__all__ = ["summarise"]

@@ -134,6 +134,3 @@ def example(
     if name == "mala":
         return target, kernels.MALA(target.log_density, 1.0), target.loss, 2.0 * target.start(1), ()
     return target, kernels.RWMH(target.log_density, 3.0), target.loss, 6.0 * target.start(1), ()
-
-
-__all__ = ["EFFORT", "KERNELS", "example", "measure", "run"]

@@ -13,6 +13,3 @@ class Scaling(Simulation):
     """Proposition 1: bias, second and third moment and cost against T, MLMC and the average."""
 
     out: Path = Path("runs/scaling")
-
-
-__all__ = ["Scaling"]

@@ -30,6 +30,3 @@ def show(summary: dict[str, Any], console: Console) -> None:
         "cost: measured over κ + 2^-κ; τ: autocorrelation time; levels: largest consistency "
         f"check of the multilevel test. Cost slopes of the plain average: {slopes}."
     )
-
-
-__all__ = ["show"]
