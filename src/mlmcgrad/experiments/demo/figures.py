@@ -12,23 +12,36 @@ from mlmcgrad.experiments.plots import COLOURS, log_axes, panels
 
 
 def draw(folder: Path, findings: Findings | None = None) -> Path:
-    """The bias of one gradient against its cost, then training with small and with large steps."""
+    """The bias of one gradient against its cost, alone and beside training with two step sizes."""
     findings = findings or Findings.read(folder)
     ladder, curves = findings.summary["ladder"], findings.rows
-    length, bias = [r["length"] for r in ladder], [r["bias"] for r in ladder]
+    with panels(1, folder / "bias-cost") as (_, (axes,)):
+        _draw_bias(axes, ladder)
     with panels(3, folder / "demo") as (_, (left, *rest)):
-        left.plot(length, bias, "o-", color=COLOURS["average"], label="plain average")
-        cost = [r["mlmc_cost"] for r in ladder]
-        left.plot(cost, bias, "s-", color=COLOURS["mlmc"], label="MLMC")
-        slope = [bias[-1] * length[-1] / t for t in length[-3:]]
-        left.plot(length[-3:], slope, "--", color=COLOURS["theory"], lw=1.0, label="1/cost")
-        left.set(xlabel="transitions per estimate (mean)", ylabel="norm of the bias (exact)")
-        left.set_title("One gradient")
-        log_axes(left)
-        left.legend()
+        _draw_bias(left, ladder)
         for axes, steps in zip(rest, dict.fromkeys(c["steps"] for c in curves), strict=True):
             _draw_training(axes, steps, [c for c in curves if c["steps"] == steps])
     return folder / "demo.png"
+
+
+def _draw_bias(axes: Axes, ladder: list[dict[str, Any]]) -> None:
+    length, bias = [r["length"] for r in ladder], [r["bias"] for r in ladder]
+    axes.plot(length, bias, "o-", color=COLOURS["average"], label="average of T steps")
+    cost = [r["mlmc_cost"] for r in ladder]
+    axes.plot(cost, bias, "s-", color=COLOURS["mlmc"], label="MLMC with truncation T")
+    for r in ladder[2::3]:
+        axes.annotate(
+            f"T = {r['length']}",
+            (r["mlmc_cost"], r["bias"]),
+            xytext=(-8, -12),
+            textcoords="offset points",
+            ha="right",
+            fontsize=8,
+        )
+    axes.set(xlabel="transitions per estimate (mean)", ylabel="norm of the bias (exact)")
+    axes.set_title("Bias of one gradient against its cost")
+    log_axes(axes)
+    axes.legend()
 
 
 def _draw_training(axes: Axes, steps: str, curves: list[dict[str, Any]]) -> None:

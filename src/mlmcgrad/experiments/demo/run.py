@@ -56,7 +56,7 @@ def run(settings: Demo, console: Console) -> dict[str, Any]:
                     curve = _train(estimator, scale, seed, settings)
                     curves.append({**about, "seed": seed, **curve})
                     progress.advance(task)
-    findings = summarise(gradients, curves, problem, settings.truncation)
+    findings = summarise(gradients, curves, problem)
     findings.write(settings.out)
     path = draw(settings.out, findings)
     show(findings.summary["methods"], settings, console)
