@@ -12,7 +12,7 @@ import torch
 from benchmarks.run import markdown
 
 from mlmcgrad.experiments.reproduce import markdown as claims_markdown
-from mlmcgrad.experiments.reproduce.claims import Claim
+from tests.experiments.reproduce.fabricated import read_back
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -98,19 +98,25 @@ RESULTS = sorted((ROOT / "results").glob("*/summary.json"))
 @pytest.mark.parametrize("path", RESULTS, ids=lambda p: p.parent.name)
 def test_results_say_the_same_everywhere(path: Path) -> None:
     """Tables, summary and figures of a committed result belong together, and say whence."""
-    summary = json.loads(path.read_text(encoding="utf-8"))
+    (findings,) = map(read_back, json.loads(path.read_text(encoding="utf-8"))["reproductions"])
     text = (path.parent / "claims.md").read_text(encoding="utf-8")
-    assert claims_markdown.tables([Claim(**claim) for claim in summary["claims"]]) in text
-    (about,) = summary["reproductions"]
+    assert text == claims_markdown.page([findings])
+    about = findings.about
     assert about["command"].startswith("mlmcgrad reproduce --preset ")
     assert re.fullmatch("[0-9a-f]{40}", about["commit"])
     assert about["seconds"] > 0
     assert f"`{about['command']}`" in text
     assert about["commit"] in text
-    assert not summary["failed"]
-    for row in summary["final"]:
-        assert {"method", "optimizer", "seed", "nll", "evaluations", "seconds"} <= set(row)
+    assert len(findings.claims) == 50
+    assert len(findings.final) == findings.runs
+    assert not findings.failed
     assert (path.parent / "figures" / "main.png").exists()
+
+
+def test_a_result_of_an_older_version_says_what_its_preset_is_called_now() -> None:
+    text = (ROOT / "results" / "cifar10" / "claims.md").read_text(encoding="utf-8")
+    assert "`mlmcgrad reproduce --preset cpu`" in text
+    assert "Since version 0.2 this preset is called `full`." in text
 
 
 def test_claims_in_the_readme_are_those_of_the_results() -> None:

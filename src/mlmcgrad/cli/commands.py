@@ -31,7 +31,7 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "rates": (Rates, "experiments.rates.run"),
     "bound": (Bound, "experiments.bound.run"),
     "train": (Config, "cli.train"),
-    "report": (Report, "experiments.reproduce.page"),
+    "report": (Report, "experiments.reproduce.report"),
 }
 """The settings of each command, and the module whose `run(settings, console)` it calls."""
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,11 +45,6 @@ STYLE: Any = {
 }
 
 
-# Text stays text, in the reader's font: half the size, and the page can be searched.
-TEXT_AS_TEXT: Any = {**STYLE, "svg.fonttype": "none"}
-_FONTS = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-
-
 def log_axes(axes: Axes, which: str = "xy") -> None:
     """Logarithmic axes with labels at 1, 2 and 5 times powers of ten, as plain numbers."""
     for letter in which:
@@ -64,10 +57,10 @@ def log_axes(axes: Axes, which: str = "xy") -> None:
 
 @contextmanager
 def panels(
-    count: int, path: Path, rows: int = 1, style: Any = STYLE, **layout: Any
+    count: int, path: Path, rows: int = 1, **layout: Any
 ) -> Iterator[tuple[Figure, list[Axes]]]:
     """A figure of panels in rows, saved as .png and .svg; `layout` is passed to `plt.subplots`."""
-    with plt.rc_context(style):
+    with plt.rc_context(STYLE):
         columns = -(-count // rows)
         size = (5.4 * columns, 4.2 * rows)
         figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, **layout)
@@ -79,19 +72,3 @@ def panels(
             figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
         finally:
             plt.close(figure)
-
-
-def svg(draw: Callable[[Axes], None], size: tuple[float, float] = (4.8, 3.6)) -> str:
-    """One panel as the text of an SVG image, to be embedded in a page."""
-    with plt.rc_context(TEXT_AS_TEXT):
-        figure, axes = plt.subplots(figsize=size)
-        try:
-            draw(axes)
-            # Fixed margins: panels below one another line up, and the text need not be measured.
-            figure.subplots_adjust(left=0.155, right=0.955, bottom=0.14, top=0.91)
-            buffer = io.StringIO()
-            figure.savefig(buffer, format="svg", metadata={"Date": None})
-        finally:
-            plt.close(figure)
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", buffer.getvalue(), flags=re.DOTALL)
-    return re.sub(r"(font: [^;\"]*?px) [^;\"]*", rf"\1 {_FONTS}", text)

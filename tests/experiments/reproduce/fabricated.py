@@ -1,13 +1,14 @@
-"""A reproduction that nobody ran: folders with plausible numbers, made in a moment.
+"""A reproduction that never ran: folders with plausible numbers, made in a moment.
 
 `write(folder)` makes it; the report of a larger one can be looked at with
 
-    python -c "from pathlib import Path; from tests.experiments import fabricated as f; \\
+    python -c "from pathlib import Path; from tests.experiments.reproduce import fabricated as f; \\
         f.example(Path('runs/fabricated'))"
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -16,9 +17,15 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from mlmcgrad.experiments.reproduce.claims import Claim
+from mlmcgrad.experiments.reproduce import report
+from mlmcgrad.experiments.reproduce.claims import FAILS, HOLDS, UNDECIDED, Claim
+from mlmcgrad.experiments.reproduce.curves import Curves
+from mlmcgrad.experiments.reproduce.diagnostics import Diagnostics
+from mlmcgrad.experiments.reproduce.findings import Failed, Final, Findings, find
+from mlmcgrad.experiments.reproduce.gather import gather
 
 METHODS = ("iwae", "br", "mlmc", "mlmc-rb")
+NO_CURVES = Curves({}, {}, {}, None)
 BATCH, CANDIDATES, PER_EPOCH = 50, 5, 30
 # Test NLL that a method ends at, and how much noisier than BR its gradient is.
 _END = {"iwae": 19.2, "br": 18.0, "mlmc": 18.15, "mlmc-rb": 18.1}
@@ -79,66 +86,61 @@ def fail(folder: Path, name: str, error: str) -> None:
     (run / "error.json").write_text(json.dumps({"error": error}))
 
 
-def claims(dataset: str = "digits") -> list[Claim]:
+def claims() -> tuple[Claim, ...]:
     """Claims with all verdicts, with and without a number."""
-    found = []
-    for optimizer in ("amsgrad", "adagrad"):
-        for method in ("mlmc", "mlmc-rb"):
-            found += [
-                Claim(
-                    "nll-per-epoch",
-                    dataset,
-                    optimizer,
-                    method,
-                    "BR-IWAE is slightly better than MLMC-IWAE per epoch.",
-                    "Test NLL of BR minus that of the other method at the same epoch",
-                    -0.21,
-                    -0.35,
-                    -0.07,
-                    "holds",
-                ),
-                Claim(
-                    "nll-at-budget",
-                    dataset,
-                    optimizer,
-                    method,
-                    "MLMC-IWAE converges faster at the same computational budget.",
-                    "Test NLL minus that of BR at BR's whole budget",
-                    0.12,
-                    0.03,
-                    0.21,
-                    "does not hold",
-                    "At T = 54, with 2.1 of 5 weights.",
-                ),
-                Claim(
-                    "budget-ratio",
-                    dataset,
-                    optimizer,
-                    method,
-                    "",
-                    "Budget at which BR's final NLL is reached, relative to BR's",
-                    None,
-                    None,
-                    None,
-                    "undecided",
-                    "One of 3 seeds never reaches it.",
-                ),
-            ]
-    return found
+    return tuple(
+        claim
+        for optimizer in ("amsgrad", "adagrad")
+        for method in ("mlmc", "mlmc-rb")
+        for claim in (
+            Claim("nll", method, "br", "iteration", optimizer, 3, 0.21, 0.07, 0.35, HOLDS),
+            Claim("nll", method, "br", "evaluations", optimizer, 3, 0.12, 0.03, 0.21, FAILS),
+            Claim(
+                *("budget", method, "br", "evaluations", optimizer),
+                *(3, None, None, None, UNDECIDED),
+                unreached=1,
+                spent=0.5,
+            ),
+        )
+    )
+
+
+def findings(folder: Path, claims: tuple[Claim, ...] = ()) -> Findings:
+    """What one reproduction found, with other claims."""
+    (found,) = find([gather(folder)])
+    return dataclasses.replace(found, claims=claims)
+
+
+def read_back(record: dict[str, Any]) -> Findings:
+    """Findings from their record in `summary.json`."""
+    kinds: dict[str, Any] = {
+        "claims": _claim,
+        "diagnostics": Diagnostics,
+        "final": Final,
+        "failed": Failed,
+    }
+    tables: dict[str, Any] = {
+        name: tuple(kind(**row) for row in record[name]) for name, kind in kinds.items()
+    }
+    return Findings(**{**record, **tables}, curves=NO_CURVES)
+
+
+def _claim(**row: Any) -> Claim:
+    """JSON has lists for tuples."""
+    fields: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+    return Claim(**fields)
 
 
 def example(folder: Path) -> Path:
-    """A reproduction as large as a real one, with a run that failed, and its report."""
-    from mlmcgrad.experiments.reproduce import page as report
-    from mlmcgrad.experiments.reproduce.gather import gather
-
+    """Two reproductions as large as real ones, with a run that failed, and their report."""
     both = ("amsgrad", "adagrad")
     write(folder / "digits", optimizers=both, seeds=3, iterations=3000, stretch=3.0)
     write(folder / "cifar10", "cifar10", both, seeds=3, iterations=1200)
     fail(folder / "cifar10", "adagrad-mlmc-2", "FloatingPointError: the bound is <nan>")
     parts = [gather(folder / name) for name in ("digits", "cifar10")]
-    report.write(parts[:1], [claims()], folder / "digits")
-    return report.write(parts, [claims(), claims("cifar10")], folder / "both")
+    report.write(parts[:1], folder / "digits")
+    report.write(parts, folder / "both")
+    return folder / "both" / report.REPORT
 
 
 def _settings(
@@ -157,6 +159,7 @@ def _settings(
         "truncation_scale": 1.0,
         "truncation_exponent": 0.5,
         "lr": 0.01,
+        "test_images": 297,
     }
 
 
@@ -175,6 +178,7 @@ def _run(folder: Path, method: str, settings: dict[str, Any], pictures: bool) ->
             "iteration": n,
             "epoch": round(n / PER_EPOCH, 6),
             "evaluations": spent,
+            "loss_evaluations": 2 * n * BATCH,
             "seconds": round(seconds, 3),
         }
         value, counts = np.unique(drawn if "mlmc" in method else 0 * drawn, return_counts=True)

@@ -1,24 +1,35 @@
 """Verdicts on runs whose curves are formulas."""
 
+import dataclasses
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from mlmcgrad.experiments.reproduce import markdown as claims_markdown
-from mlmcgrad.experiments.reproduce.claims import FAILS, HOLDS, UNDECIDED, Claim, evaluate
+from mlmcgrad.experiments.reproduce.claims import (
+    FAILS,
+    HOLDS,
+    UNDECIDED,
+    Claim,
+    Subject,
+    _verdict,
+    evaluate,
+)
 from mlmcgrad.experiments.reproduce.gather import Reproduction, TrainingRun
 from tests.experiments.reproduce.test_compare import formula_run
 
-Curve = Callable[[float], float]
+DECAY = Subject("decay", "mlmc", "br", "iteration")
+RATE = Subject("rate", "mlmc", None, "iteration")
+PER_ITERATION = Subject("nll", "mlmc", "br", "iteration")
+NLL = Subject("nll", "mlmc", "br", "evaluations")
+GRADIENT = Subject("gradient", "mlmc", "br", "evaluations")
+BUDGET = Subject("budget", "mlmc", "br", "evaluations")
 
 
-def _claims(runs: list[TrainingRun]) -> dict[str, Claim]:
-    about = {"settings": {"dataset": "digits"}}
-    found = evaluate(Reproduction(Path(), about, runs))
-    assert len({(claim.id, claim.optimizer) for claim in found}) == len(found)
-    return {claim.id: claim for claim in found}
+def _claims(runs: list[TrainingRun]) -> dict[Subject, Claim]:
+    claims = evaluate(Reproduction(Path(), {"settings": {"dataset": "digits"}}, runs))
+    assert len({(claim.subject, claim.optimizer) for claim in claims}) == len(claims)
+    return {claim.subject: claim for claim in claims}
 
 
 def _runs(
@@ -31,7 +42,7 @@ def _runs(
     seeds: int = 3,
 ) -> list[TrainingRun]:
     """BR: NLL 9.5 − log2 n, S = n^{-0.6}, cost 4. The other: 9.5 + offset − log2 n, n^slope, 1."""
-    found = []
+    runs = []
     for seed in range(1, seeds + 1):
         wiggle = spread * (seed - 2)
 
@@ -41,81 +52,132 @@ def _runs(
         def gradient(n: float, wiggle: float = wiggle) -> float:
             return float(n ** (slope + wiggle / 5.0))
 
-        found += [
+        runs += [
             formula_run(lambda n: 9.5 - math.log2(n), lambda n: n**-0.6, 4.0, br_last, seed, "br"),
             formula_run(nll, gradient, 1.0, last, seed, method),
         ]
-    return found
+    return runs
 
 
 def test_the_papers_picture() -> None:
     """Slightly worse per iteration, better per budget: everything holds."""
-    found = _claims(_runs(offset=0.5))
-    assert found["per_epoch"].value == pytest.approx(0.5)
-    assert found["per_epoch"].verdict == HOLDS
-    assert found["budget_nll"].value == pytest.approx(-1.5)
-    assert found["budget_nll"].verdict == HOLDS
-    assert found["budget_nll"].note == "at n = 1024 (T = 64) against n = 256 (T = 32)"
-    assert found["budget_nll_seconds"].verdict == HOLDS
-    assert found["decay"].value == pytest.approx(0.1)
-    assert found["decay"].verdict == HOLDS
-    assert found["budget_ratio"].value == pytest.approx(2.0**8.5 / 1024.0)
-    assert found["budget_ratio"].verdict == HOLDS
+    claims = _claims(_runs(offset=0.5))
+    assert claims[PER_ITERATION].value == pytest.approx(0.5)
+    assert claims[PER_ITERATION].reference == pytest.approx(1.5)
+    assert claims[PER_ITERATION].verdict == HOLDS
+    nll = claims[NLL]
+    assert nll.value == pytest.approx(-1.5)
+    assert nll.verdict == HOLDS
+    assert nll.iterations == pytest.approx((1024.0, 256.0))
+    assert nll.truncations == pytest.approx((64.0, 32.0))
+    assert claims[dataclasses.replace(NLL, axis="seconds")].verdict == HOLDS
+    assert claims[DECAY].value == pytest.approx(0.1)
+    assert claims[DECAY].verdict == HOLDS
+    assert claims[BUDGET].value == pytest.approx(2.0**8.5 / 1024.0)
+    assert claims[BUDGET].verdict == HOLDS
     # At n = 1024 and 256: 1024^-0.5 against 256^-0.6.
     expected = 1024.0**-0.5 / 256.0**-0.6 - 1.0
-    assert found["budget_gradient"].value == pytest.approx(expected, abs=0.01)
-    assert found["budget_gradient"].verdict == HOLDS
-    for claim in found.values():
-        assert claim.dataset == "digits"
-        assert claim.optimizer == "amsgrad"
-        assert claim.method == "mlmc"
-        assert (claim.paper == "") == claim.id.startswith("budget_ratio")
+    assert claims[GRADIENT].value == pytest.approx(expected, abs=0.01)
+    assert claims[GRADIENT].verdict == HOLDS
+    assert dataclasses.replace(RATE, method="br") in claims
+    assert {(claim.optimizer, claim.seeds) for claim in claims.values()} == {("amsgrad", 3)}
+    assert len(claims) == 10
 
 
 def test_the_opposite_picture() -> None:
-    found = _claims(_runs(offset=2.5, slope=-0.1))
-    assert found["budget_nll"].verdict == FAILS
-    assert found["budget_gradient"].verdict == FAILS
-    assert found["decay"].verdict == FAILS
-    assert found["rate"].verdict == FAILS
-    assert found["budget_ratio"].value == pytest.approx(2.0**10.5 / 1024.0)
-    assert found["budget_ratio"].verdict == FAILS
+    claims = _claims(_runs(offset=2.5, slope=-0.1))
+    assert claims[NLL].verdict == FAILS
+    assert claims[GRADIENT].verdict == FAILS
+    assert claims[DECAY].verdict == FAILS
+    assert claims[RATE].verdict == FAILS
+    assert claims[BUDGET].value == pytest.approx(2.0**10.5 / 1024.0)
+    assert claims[BUDGET].verdict == FAILS
     better = _claims(_runs(offset=-0.5, slope=-1.0))
-    assert better["per_epoch"].verdict == FAILS
-    assert better["rate"].verdict == HOLDS
+    assert better[PER_ITERATION].verdict == FAILS
+    assert better[RATE].verdict == HOLDS
 
 
 def test_noise_decides_nothing() -> None:
-    found = _claims(_runs(offset=0.5, spread=2.0))
-    for name in ("per_epoch", "budget_nll", "budget_ratio", "decay"):
-        assert found[name].verdict == UNDECIDED
-    alone = _claims(_runs(offset=0.5, seeds=1))
-    assert alone["per_epoch"].value == pytest.approx(0.51, abs=0.05)
-    assert alone["per_epoch"].low is None
-    assert {claim.verdict for claim in alone.values()} == {UNDECIDED}
+    claims = _claims(_runs(offset=0.5, spread=2.0))
+    for subject in (PER_ITERATION, NLL, BUDGET, DECAY):
+        assert claims[subject].verdict == UNDECIDED
+    one_seed = _claims(_runs(offset=0.5, seeds=1))
+    assert one_seed[PER_ITERATION].value == pytest.approx(0.51, abs=0.05)
+    assert one_seed[PER_ITERATION].low is None
+    assert {claim.verdict for claim in one_seed.values()} == {UNDECIDED}
+
+
+@pytest.mark.parametrize(
+    ("subject", "low", "high", "verdict"),
+    [
+        (DECAY, -0.25, 0.25, HOLDS),
+        (DECAY, 0.1, 0.4, UNDECIDED),
+        (DECAY, -0.4, -0.1, UNDECIDED),
+        (DECAY, 0.3, 0.4, FAILS),
+        (DECAY, -0.4, -0.3, FAILS),
+        (PER_ITERATION, 0.1, 0.2, HOLDS),
+        (PER_ITERATION, -0.2, -0.1, FAILS),
+        (dataclasses.replace(PER_ITERATION, baseline="iwae"), 0.1, 0.2, FAILS),
+        (NLL, 0.1, 0.2, FAILS),
+        (NLL, -0.2, -0.1, HOLDS),
+        (NLL, -0.1, 0.1, UNDECIDED),
+    ],
+)
+def test_verdicts(subject: Subject, low: float, high: float, verdict: str) -> None:
+    assert _verdict(subject, low, high) == verdict
 
 
 def test_a_goal_that_was_not_reached() -> None:
-    short = _claims(_runs(offset=0.5, last=256))["budget_ratio"]
+    short = _claims(_runs(offset=0.5, last=256))[BUDGET]
     assert short.value is None
     assert short.verdict == UNDECIDED
-    assert "3 of 3 runs ended before they reached it, having spent 0.25 of" in short.note
-    never = _claims(_runs(offset=5.0))["budget_ratio"]
+    assert (short.unreached, short.seeds) == (3, 3)
+    assert short.spent == pytest.approx(0.25)
+    never = _claims(_runs(offset=5.0))[BUDGET]
     assert never.value is None
     assert never.verdict == FAILS
+    # One of three runs spends twice BR's budget in vain: that decides nothing.
+    runs = _runs(offset=0.5)
+    runs[3] = formula_run(lambda n: 20.0, lambda n: n**-0.5, seed=2)
+    some = _claims(runs)[BUDGET]
+    assert (some.unreached, some.verdict) == (1, UNDECIDED)
+
+
+def test_runs_are_paired_by_seed() -> None:
+    """BR of seed 1 is missing: the others are compared with their own seed, not with the next."""
+
+    def run(seed: int, method: str) -> TrainingRun:
+        return formula_run(lambda n: 100.0 * seed + (method == "mlmc"), seed=seed, method=method)
+
+    runs = [run(1, "mlmc"), run(2, "mlmc"), run(3, "mlmc"), run(2, "br"), run(3, "br")]
+    claim = _claims(runs)[NLL]
+    assert claim.value == pytest.approx(1.0)
+    assert claim.seeds == 2
+
+
+def test_a_gradient_that_is_lost_in_noise_has_no_number() -> None:
+    runs = _runs(offset=0.5)
+    for run in runs:
+        if run.method == "br":
+            run.tests[-1]["gradient"] = -0.01
+    claim = _claims(runs)[GRADIENT]
+    assert claim.value is None
+    assert claim.verdict == UNDECIDED
+    assert claim.seeds == 3
 
 
 def test_beyond_the_paper_and_incomplete_runs() -> None:
     runs = _runs(offset=0.5, method="mlmc-rb")
-    found = _claims(runs)
-    assert set(found) >= {"rb_decay", "rb_rate", "rb_budget_nll", "rb_budget_ratio"}
-    assert all(claim.paper == "" for claim in found.values())
+    claims = _claims(runs)
+    beyond = [dataclasses.replace(s, method="mlmc-rb") for s in (DECAY, RATE, NLL, BUDGET)]
+    assert set(claims) >= set(beyond)
+    assert {subject.method for subject in claims} == {"mlmc-rb"}
     assert not _claims([run for run in runs if run.method != "br"])
     assert not _claims([])
 
 
 def test_against_iwae() -> None:
-    """IWAE: NLL 9 − log2 n at the cost 1/2; MLMC 8 − log2 n at 1: better per iteration only."""
+    """IWAE: NLL 9 − log2 n at the cost 1/4; MLMC 8 − log2 n at 1: better per iteration only."""
     runs = [
         formula_run(
             lambda n, w=0.01 * seed, c=c: c + w - math.log2(n),  # type: ignore[misc]
@@ -126,14 +188,17 @@ def test_against_iwae() -> None:
         for seed in (1, 2, 3)
         for method, c, cost in (("iwae", 9.0, 0.25), ("mlmc", 8.0, 1.0))
     ]
-    found = _claims(runs)
-    assert set(found) == {"iwae_per_epoch", "iwae_budget_nll", "iwae_budget_nll_seconds"}
-    assert found["iwae_per_epoch"].value == pytest.approx(-1.0)
-    assert found["iwae_per_epoch"].verdict == HOLDS
+    claims = _claims(runs)
+    per_iteration = Subject("nll", "mlmc", "iwae", "iteration")
+    per_budget = Subject("nll", "mlmc", "iwae", "evaluations")
+    assert set(claims) == {per_iteration, per_budget, Subject("nll", "mlmc", "iwae", "seconds")}
+    assert claims[per_iteration].value == pytest.approx(-1.0)
+    assert claims[per_iteration].verdict == HOLDS
     # Both have spent 512 at n = 2048 (IWAE, −2) and n = 512 (MLMC, −1).
-    assert found["iwae_budget_nll"].value == pytest.approx(1.0)
-    assert found["iwae_budget_nll"].verdict == FAILS
-    assert found["iwae_budget_nll"].note == "at n = 512 (T = 45) against n = 2048 (T = 1)"
+    assert claims[per_budget].value == pytest.approx(1.0)
+    assert claims[per_budget].verdict == FAILS
+    assert claims[per_budget].iterations == pytest.approx((512.0, 2048.0))
+    assert claims[per_budget].truncations == pytest.approx((45.25, 1.0), abs=0.01)
 
 
 def test_without_gradient_norms_there_are_no_claims_on_them() -> None:
@@ -141,26 +206,10 @@ def test_without_gradient_norms_there_are_no_claims_on_them() -> None:
     for run in runs:
         for row in run.tests:
             del row["gradient"]
-    assert set(_claims(runs)) == {
-        "per_epoch",
-        "budget_nll",
-        "budget_ratio",
-        "budget_nll_seconds",
-        "budget_ratio_seconds",
+    assert {(subject.quantity, subject.axis) for subject in _claims(runs)} == {
+        ("nll", "iteration"),
+        ("nll", "evaluations"),
+        ("nll", "seconds"),
+        ("budget", "evaluations"),
+        ("budget", "seconds"),
     }
-
-
-def test_markdown_has_every_claim() -> None:
-    found = list(_claims(_runs(offset=0.5)).values())
-    about = {"settings": {"dataset": "digits"}, "command": "mlmcgrad reproduce", "cores": 2}
-    text = claims_markdown.page(["digits"], [Reproduction(Path(), about, [])], [found])
-    assert text.startswith("# Claims on digits\n\n`mlmcgrad reproduce`, unknown on 2 cores")
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    sentences = {claim.paper for claim in found}
-    assert len(rows) == len(found) + 2 * len(sentences)
-    assert all(f"“{sentence}”" in text for sentence in sentences if sentence)
-    assert {row.count(" | ") for row in rows} == {1}
-    (nll,) = (row for row in rows if "test NLL for equal network evaluations" in row)
-    assert "−1.5 (" in nll
-    assert "✓ holds |" in nll
-    assert "- budget_nll, AMSGrad: at n = 1024 (T = 64)" in text

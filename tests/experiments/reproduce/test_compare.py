@@ -6,17 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats
 
-from mlmcgrad.experiments.reproduce.compare import (
-    at_end,
-    decay,
-    interval,
-    log_rate,
-    longest,
-    matched,
-    reaches,
-)
+from mlmcgrad.experiments.reproduce.compare import decay, iteration_at, matched, rate, reaches
 from mlmcgrad.experiments.reproduce.gather import TrainingRun
 
 Curve = Callable[[float], float]
@@ -50,30 +41,6 @@ def formula_run(
     return TrainingRun("name", Path(), method, optimizer, seed, settings, tests, [], True, None)
 
 
-def test_interval_is_students() -> None:
-    values = [1.0, 2.0, 4.0]
-    value, low, high = interval(values)
-    expected = stats.t.interval(0.95, 2, np.mean(values), np.std(values, ddof=1) / math.sqrt(3))
-    assert (value, low, high) == pytest.approx((7.0 / 3.0, *expected))
-    assert interval([2.5]) == (2.5, None, None)
-    assert interval([]) == (None, None, None)
-    assert interval([1.0, math.nan]) == (None, None, None)
-
-
-def test_interval_covers_as_often_as_it_says() -> None:
-    """Null hypothesis: coverage is 95 %; a binomial bound with false-alarm rate 1e-5."""
-    sample = np.random.default_rng(0).normal(size=(2000, 3))
-    hits = 0
-    for values in sample:
-        _, low, high = interval(list(values))
-        assert low is not None
-        assert high is not None
-        hits += low <= 0.0 <= high
-    assert stats.binomtest(hits, 2000, 0.95).pvalue > 1e-5
-    normal = sum(abs(v.mean()) <= 1.96 * v.std(ddof=1) / math.sqrt(3) for v in sample)
-    assert stats.binomtest(int(normal), 2000, 0.95).pvalue < 1e-5  # the planted bug: no Student
-
-
 def test_decay_finds_the_exponent() -> None:
     run = formula_run(lambda n: 0.0, lambda n: 3.0 * n**-0.7)
     assert decay(run, math.inf)[0] == pytest.approx(-0.7)
@@ -81,7 +48,7 @@ def test_decay_finds_the_exponent() -> None:
         lambda n: 0.0, lambda n: 5.0 * math.log(n) ** 2 / math.sqrt(n) if n > 1 else 1
     )
     assert decay(exact, math.inf, against_rate=True)[0] == pytest.approx(0.0, abs=1e-9)
-    assert log_rate(np.array([100.0])) == pytest.approx(math.log(math.log(100.0) ** 2 / 10.0))
+    assert rate(np.array([100.0])) == pytest.approx(math.log(100.0) ** 2 / 10.0)
 
 
 def test_decay_ends_where_it_should_and_leaves_out_what_has_no_logarithm() -> None:
@@ -92,8 +59,8 @@ def test_decay_ends_where_it_should_and_leaves_out_what_has_no_logarithm() -> No
     slope, count = decay(dips, math.inf)
     assert slope == pytest.approx(-0.5)
     assert count == 2
-    lost = formula_run(lambda n: 0.0, lambda n: -1.0)
-    slope, count = decay(lost, math.inf)
+    negative = formula_run(lambda n: 0.0, lambda n: -1.0)
+    slope, count = decay(negative, math.inf)
     assert math.isnan(slope)
     assert count == len(GRID)
 
@@ -102,17 +69,33 @@ def test_equal_iterations_and_equal_budgets() -> None:
     """NLL = 10 − log2 n for the one that costs 1, 9.5 − log2 n for the one that costs 4."""
     run = formula_run(lambda n: 10.0 - math.log2(n))
     baseline = formula_run(lambda n: 9.5 - math.log2(n), cost=4.0, last=256)
-    assert at_end(run, baseline, "nll") == pytest.approx(0.5)
+    assert matched(run, baseline, "nll", "iteration") == pytest.approx((0.5, 1.5))
     # Both have spent 1024 at n = 1024 and n = 256: 0 against 1.5.
     assert matched(run, baseline, "nll", "evaluations") == pytest.approx((-1.5, 1.5))
     assert matched(run, baseline, "nll", "seconds") == pytest.approx((-1.5, 1.5))
+    assert iteration_at(run, "evaluations", 1000.0) == pytest.approx(1000.0)
+    assert iteration_at(baseline, "evaluations", 1000.0) == pytest.approx(250.0)
     # 10 − log2 n = 1.5 at n = 2^8.5, of 1024.
-    ratio, there = reaches(run, baseline, "evaluations")
-    assert there
+    ratio, reached = reaches(run, baseline, "evaluations")
+    assert reached
     assert ratio == pytest.approx(2.0**8.5 / 1024.0)
     short = formula_run(lambda n: 10.0 - math.log2(n), last=128)
-    ratio, there = reaches(short, baseline, "evaluations")
-    assert not there
+    ratio, reached = reaches(short, baseline, "evaluations")
+    assert not reached
     assert ratio == pytest.approx(128.0 / 1024.0)
     assert matched(short, baseline, "nll", "evaluations")[0] == pytest.approx(3.0 - 4.5)
-    assert longest(run, 64.0) == 16.0
+    assert matched(short, baseline, "nll", "iteration")[0] == pytest.approx(0.5)
+    assert run.truncation(64.0) == 16.0
+    assert formula_run(lambda n: 0.0, method="iwae").truncation(64.0) == 1.0
+
+
+def test_a_goal_is_reached_at_the_first_crossing() -> None:
+    """NLL falls to −3 at n = 16, rises above the goal, falls again: the crossing is before 16."""
+    values = {8: 1.0, 16: -3.0, 32: 2.0, 64: -1.0}
+    run = formula_run(lambda n: values.get(int(n), 5.0), last=64)
+    baseline = formula_run(lambda n: 0.0, last=64)
+    ratio, reached = reaches(run, baseline, "evaluations")
+    assert reached
+    assert ratio == pytest.approx(2.0**3.25 / 64.0)  # a quarter of the way from 1 to −3
+    at_once = formula_run(lambda n: -1.0)
+    assert reaches(at_once, baseline, "evaluations") == (1.0 / 64.0, True)

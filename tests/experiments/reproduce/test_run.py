@@ -15,9 +15,12 @@ from rich.console import Console
 from mlmcgrad.cli import main
 from mlmcgrad.experiments.reproduce import run as reproduce
 from mlmcgrad.experiments.reproduce.forecast import forecast
-from mlmcgrad.experiments.reproduce.presets import PRESETS, filled, training_runs
+from mlmcgrad.experiments.reproduce.presets import PRESETS, decide, training_runs
+from mlmcgrad.experiments.reproduce.sentences import HEADLINES, statement
 from mlmcgrad.experiments.reproduce.settings import Reproduce
-from mlmcgrad.training.config import Config, Settings
+from mlmcgrad.experiments.reproduce.tables import value
+from mlmcgrad.training.config import Config
+from tests.experiments.reproduce import fabricated
 
 QUIET = Console(quiet=True)
 SMALL = ("--preset", "smoke", "--optimizer", "amsgrad", "--methods", "br", "mlmc")
@@ -25,11 +28,11 @@ SMALL = ("--preset", "smoke", "--optimizer", "amsgrad", "--methods", "br", "mlmc
 
 def _summary(folder: Path) -> dict[str, Any]:
     """The summary without what depends on the clock."""
-    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    summary["claims"] = [c for c in summary["claims"] if not c["id"].endswith("_seconds")]
+    (summary,) = json.loads((folder / "summary.json").read_text())["reproductions"]
+    summary["claims"] = [claim for claim in summary["claims"] if claim["axis"] != "seconds"]
     for row in summary["final"]:
         del row["seconds"]
-    return {name: summary[name] for name in ("claims", "final", "failed")}
+    return {name: summary[name] for name in ("claims", "diagnostics", "final", "failed")}
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +43,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_smoke_run(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    summary = json.loads((whole / "summary.json").read_text())
-    assert {"id", "dataset", "optimizer", "value", "low", "high", "verdict"} <= set(
-        summary["claims"][0]
-    )
-    assert {"per_epoch", "decay", "budget_nll", "budget_gradient", "budget_ratio"} <= {
-        claim["id"] for claim in summary["claims"]
+    text = (whole / "summary.json").read_text()
+    (summary,) = json.loads(text)["reproductions"]
+    assert {(claim["quantity"], claim["axis"]) for claim in summary["claims"]} == {
+        ("decay", "iteration"),
+        ("rate", "iteration"),
+        *(("nll", axis) for axis in ("iteration", "evaluations", "seconds")),
+        *((name, axis) for name in ("gradient", "budget") for axis in ("evaluations", "seconds")),
     }
     assert {(row["method"], row["optimizer"], row["seed"]) for row in summary["final"]} == {
         (method, "amsgrad", seed) for method in ("br", "mlmc") for seed in (1, 2)
@@ -56,11 +60,33 @@ def test_smoke_run(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
         )
         assert (run["nll"], run["evaluations"]) == (row["nll"], row["evaluations"])
         assert row["seconds"] == pytest.approx(run["seconds"], abs=0.1)
+    for row in summary["diagnostics"]:
+        assert 0.0 < row["decoded_again"] < row["evaluations"]
     assert (whole / "report.html").stat().st_size > 10_000
     # Once more, with nothing left to train: the same report, and where it is.
     assert main(["reproduce", *SMALL, "--out", str(whole), "--resume"]) == 0
-    assert f"report: {whole / 'report.html'}" in capsys.readouterr().out.replace("\n", "")
-    assert json.loads((whole / "summary.json").read_text()) == summary
+    printed = capsys.readouterr().out
+    assert f"report: {whole / 'report.html'}" in printed.replace("\n", "")
+    assert (whole / "summary.json").read_text() == text
+
+
+def test_it_ends_with_the_claims_that_matter(
+    whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Six of the ten: there are no runs of IWAE and of the Rao-Blackwellised method."""
+    assert main(["reproduce", *SMALL, "--out", str(whole), "--resume"]) == 0
+    printed = capsys.readouterr().out
+    (findings,) = (
+        fabricated.read_back(each)
+        for each in json.loads((whole / "summary.json").read_text())["reproductions"]
+    )
+    shown = [claim for claim in findings.claims if claim.subject in HEADLINES]
+    assert len(shown) == 6
+    for claim in shown:
+        assert f"{statement(claim)}\n    AMSGrad: {value(claim)}\n" in printed
+    assert printed.count("AMSGrad: ") == 6
+    assert "seconds" not in printed.split("MLMC-IWAE has a better")[1]
+    assert f"all {len(findings.claims)} claims: {whole / 'claims.md'}" in printed.replace("\n", "")
 
 
 def test_killed_and_resumed_it_ends_the_same(whole: Path, tmp_path: Path) -> None:
@@ -94,7 +120,7 @@ def test_a_folder_in_use_is_not_touched(
     whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["reproduce", *SMALL, "--out", str(whole)]) == 2
-    assert "holds a reproduction already; continue it with --resume" in capsys.readouterr().err
+    assert "already holds a run of reproduce; continue it with --resume" in capsys.readouterr().err
     assert (
         main(
             [
@@ -114,7 +140,7 @@ def test_a_folder_in_use_is_not_touched(
     assert "evaluate_every must be 2 as in the run that is resumed" in capsys.readouterr().err
     (tmp_path / "config.json").write_text('{"experiment": "scaling"}')
     assert main(["reproduce", *SMALL, "--out", str(tmp_path), "--resume"]) == 2
-    assert "holds another experiment (scaling)" in capsys.readouterr().err
+    assert "holds a run of scaling; name another folder" in capsys.readouterr().err
 
 
 def test_a_failed_run_is_named_and_the_report_is_written(
@@ -125,12 +151,12 @@ def test_a_failed_run_is_named_and_the_report_is_written(
     assert main(["reproduce", *arguments, *out, "--device", "nowhere"]) == 2
     assert "1 of 1 runs failed (amsgrad-br-1)" in capsys.readouterr().err
     assert "device &#39;nowhere&#39; cannot be used" in (tmp_path / "report.html").read_text()
-    summary = json.loads((tmp_path / "summary.json").read_text())
+    (summary,) = json.loads((tmp_path / "summary.json").read_text())["reproductions"]
     assert [row["name"] for row in summary["failed"]] == ["amsgrad-br-1"]
 
 
 def test_presets_are_what_the_paper_and_the_help_say() -> None:
-    paper = training_runs(filled(Reproduce(preset="paper")))
+    paper = training_runs(decide(Reproduce(preset="paper")))
     assert len(paper) == 5 * 2 * 4
     for run in paper.values():
         assert (run.dataset, run.batch_size, run.candidates, run.latent) == ("cifar10", 128, 5, 100)
@@ -138,7 +164,7 @@ def test_presets_are_what_the_paper_and_the_help_say() -> None:
         assert (run.truncation_scale, run.truncation_exponent) == (1.0, 0.5)
         assert (run.lr, run.rho1, run.rho2) == (0.001, 0.9, 0.999)
     for name, preset in PRESETS.items():
-        runs = training_runs(filled(Reproduce(preset=name)))  # type: ignore[arg-type]
+        runs = training_runs(decide(Reproduce(preset=name)))
         br = runs["amsgrad-br-1"]
         assert br.tests_at(br.iterations)
         assert runs["adagrad-mlmc-rb-1"].rao_blackwell
@@ -149,17 +175,25 @@ def test_presets_are_what_the_paper_and_the_help_say() -> None:
 
 
 def test_command_says_what_differs_from_the_preset() -> None:
-    config = Reproduce(preset="cpu", seeds=4, methods=("br", "mlmc"), out=Path("x"), jobs=1)
-    expected = "mlmcgrad reproduce --preset cpu --methods br mlmc --seeds 4"
-    assert reproduce.command(filled(config)) == expected
-    assert reproduce.command(filled(Reproduce())) == "mlmcgrad reproduce --preset quick"
+    options = Reproduce(preset="full", seeds=4, methods=("br", "mlmc"), out=Path("x"), jobs=1)
+    expected = "mlmcgrad reproduce --preset full --methods br mlmc --seeds 4"
+    assert reproduce.command(decide(options)) == expected
+    assert reproduce.command(decide(Reproduce())) == "mlmcgrad reproduce --preset quick"
+
+
+def test_what_the_options_leave_open_the_preset_decides() -> None:
+    settings = decide(Reproduce(preset="full", iterations=32))
+    assert (settings.dataset, settings.seeds, settings.stretch) == ("cifar10", 3, 3)
+    assert (settings.iterations, settings.device) == (32, "cpu")
+    assert settings.folder == Path("runs/reproduce-full")
+    assert decide(Reproduce(dataset="cifar10", out=Path("x"))).folder == Path("x")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seeds": 0}, "seeds must be at least 1, got 0"),
-        ({"iterations": 15}, "iterations must be at least 16, got 15"),
+        ({"seeds": 0}, "seeds must be ≥ 1, got 0"),
+        ({"iterations": 15}, "iterations must be ≥ 16, got 15"),
         ({"methods": ()}, "methods must name each choice once"),
         ({"optimizer": ("adagrad", "adagrad")}, "optimizer must name each choice once"),
     ],
@@ -172,7 +206,7 @@ def test_bad_settings_are_named(changes: dict[str, Any], message: str) -> None:
 def test_forecast_grows_with_the_work(tmp_path: Path) -> None:
     """Ten times the iterations take more than five times as long; no run folder is made."""
 
-    def run(iterations: int) -> Settings:
+    def run(iterations: int) -> Config:
         return Config(
             method="br",
             iterations=iterations,
@@ -181,9 +215,9 @@ def test_forecast_grows_with_the_work(tmp_path: Path) -> None:
             test_images=1,
             evaluate_every=iterations,
             out=tmp_path / "x",
-        ).settings()
+        )
 
-    few, many = forecast([run(1000)]), forecast([run(10_000)])
+    few, many = forecast([run(1000).settings()]), forecast([run(10_000).settings()])
     assert 0.0 < few < many
     assert many > 5.0 * few
     assert not (tmp_path / "x").exists()

@@ -1,312 +1,187 @@
 """What the paper says of its experiments, checked against runs.
 
-With S(n) = ‖∇V(θ_n)‖², NLL(n) the test NLL, N the iterations of BR-IWAE and B(n) the budget spent:
+With S(n) = ‖∇V(θ_n)‖² and the method, multilevel, compared with a baseline, BR-IWAE or IWAE:
 
-    decay        slope of log S against log n, MLMC minus BR; similar: within ±1/4, which is half
-                 the exponent of the rate
-    rate         slope of log S − log((log n)²/√n) against log n; at most 0 if S falls as predicted
-    per_epoch    NLL(N) of MLMC minus that of BR
-    budget_*     NLL, or log S, of MLMC minus that of BR when both have spent the same: as much as
-                 the one that spent less in all
-    budget_ratio what MLMC has spent when it reaches the NLL that BR ends with, over what BR spent
-    iwae_*       the same for plain IWAE instead of BR, which the paper does not compare with
+    quantity   the number                                                        holds if it is
+    decay      slope of log S against log n, method minus baseline               within ±1/4
+    rate       slope of log S − log((log n)²/√n) against log n, of one method    below 0
+    nll        test NLL, method minus baseline, at the largest budget that       below 0
+               both have reached
+    gradient   the same for S, relative to the baseline's                        below 0
+    budget     what the method has spent when it reaches the test NLL that       below 1
+               the baseline ends with, over what the baseline spent
+
+±1/4 is half the exponent of the rate. The budget is the axis: iterations, network evaluations or
+seconds of training. For equal iterations the paper says that BR-IWAE has the better NLL, so there
+the claim holds if the number is above 0. IWAE and Rao-Blackwellisation are not in the paper.
 
 Runs with the same seed start from the same parameters and see the same data, so they are paired.
-Intervals are Student's over seeds, 95 %, for each claim alone.
+Intervals are Student's over seeds, 95 %, for each claim on its own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from mlmcgrad.experiments.reproduce.compare import (
-    at_end,
-    common,
-    decay,
-    interval,
-    longest,
-    matched,
-    reaches,
-)
-from mlmcgrad.experiments.reproduce.gather import LABELS, Reproduction, TrainingRun
+from mlmcgrad.experiments.reproduce.compare import common, decay, iteration_at, matched, reaches
+from mlmcgrad.experiments.reproduce.gather import OPTIMIZERS, Reproduction, TrainingRun
+from mlmcgrad.experiments.statistics import student_interval
 
 Pair: TypeAlias = tuple[TrainingRun, TrainingRun]
+Quantity: TypeAlias = Literal["decay", "rate", "nll", "gradient", "budget"]
+Axis: TypeAlias = Literal["iteration", "evaluations", "seconds"]
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 SIMILAR = 0.25
-_BUDGETS = {"evaluations": "network evaluations", "seconds": "seconds of training"}
-
-DECAY = (
-    "We observe similar convergence rates for both BR-IWAE and MLMC-IWAE in terms of iterations "
-    "for the squared gradient norm."
-)
-RATE = "The empirical results match the convergence rate O((log N)²/√N)."
-PER_EPOCH = "For the negative log-likelihood, BR-IWAE performs slightly better."
-BUDGET = (
-    "When plotted against the computational budget, MLMC-IWAE converges faster for both the "
-    "squared gradient norm and the test negative log-likelihood."
-)
+BUDGETS: tuple[Axis, ...] = ("evaluations", "seconds")
 
 
 @dataclass(frozen=True)
-class Claim:
+class Subject:
+    """What a claim is about; the claims of both optimizers have the same subject."""
+
+    quantity: Quantity
+    method: str
+    baseline: str | None  # None for a rate, which is of one method
+    axis: Axis
+
+
+@dataclass(frozen=True)
+class Claim(Subject):
     """One claim, as measured."""
 
-    id: str
-    dataset: str
     optimizer: str
-    method: str  # the one that is compared with BR-IWAE, or (`iwae_…`) with IWAE
-    paper: str  # the paper's sentence; empty for what goes beyond it
-    measured: str  # what the number is
-    value: float | None  # None where no number can be given; the note says why
+    seeds: int  # for which there are both runs
+    value: float | None  # None where no number can be given
     low: float | None  # 95 % confidence interval over seeds
     high: float | None
     verdict: str  # holds, does not hold, undecided
-    note: str = ""
+    reference: float | None = None  # test NLL of the baseline
+    iterations: tuple[float, float] | None = None  # of method and baseline where they are compared
+    truncations: tuple[float, float] | None = None  # T_n of both there
+    left_out: int = 0  # tests with S ≤ 0, which have no logarithm
+    unreached: int = 0  # seeds that ended above the baseline's final NLL,
+    spent: float | None = None  # having spent this part of the baseline's budget, or more
+
+    @property
+    def subject(self) -> Subject:
+        """What is claimed, apart from the optimizer."""
+        return Subject(self.quantity, self.method, self.baseline, self.axis)
 
 
-def evaluate(reproduction: Reproduction) -> list[Claim]:
-    """All claims of which there are runs; those on a gradient norm only where it was measured."""
-    found: list[Claim] = []
-    for optimizer in reproduction.optimizers:
+def evaluate(reproduction: Reproduction) -> tuple[Claim, ...]:
+    """All claims that the complete runs allow; on S only where it was measured."""
+    claims: list[Claim] = []
+    for optimizer in OPTIMIZERS:
         for method in ("mlmc", "mlmc-rb"):
             for baseline in ("br", "iwae"):
-                pairs = _pairs(reproduction, method, baseline, optimizer)
-                if pairs:
-                    judge = _Judge(reproduction.dataset, optimizer, method, pairs)
-                    found += judge.claims() if baseline == "br" else judge.against_iwae()
-    return found
+                by_seed = {run.seed: run for run in reproduction.of(baseline, optimizer)}
+                runs = [run for run in reproduction.of(method, optimizer) if run.seed in by_seed]
+                claims += _compare([(run, by_seed[run.seed]) for run in runs]) if runs else ()
+    return tuple(claims)
 
 
-def _pairs(reproduction: Reproduction, method: str, baseline: str, optimizer: str) -> list[Pair]:
-    """(MLMC, baseline) for every seed of which both are complete."""
-    others = {run.seed: run for run in reproduction.of(baseline, optimizer)}
-    runs = reproduction.of(method, optimizer)
-    return [(run, others[run.seed]) for run in runs if run.seed in others]
-
-
-@dataclass(frozen=True)
-class _Judge:
-    """The claims for one optimizer and one multilevel method."""
-
-    dataset: str
-    optimizer: str
-    method: str
-    pairs: list[Pair]
-
-    def claims(self) -> list[Claim]:
-        label = LABELS[self.method]
-        found: list[Claim] = []
-        gradient = all(
-            "gradient" in row for pair in self.pairs for run in pair for row in run.tests
-        )
+def _compare(pairs: Sequence[Pair]) -> Iterator[Claim]:
+    """With IWAE only the NLL: is multilevel worth it at all? The paper does not ask."""
+    with_br = pairs[0][1].method == "br"
+    gradient = with_br and all(run.tested("gradient") for pair in pairs for run in pair)
+    if gradient:
+        yield _decay(pairs)
+        yield _rate([run for run, _ in pairs])
+        if pairs[0][0].method == "mlmc":  # once, not for both methods
+            yield _rate([baseline for _, baseline in pairs])
+    yield _nll(pairs, "iteration")
+    for axis in BUDGETS:
         if gradient:
-            found.append(self._decay(label))
-            found += self._rates(label)
-        found.append(
-            self._claim(
-                "per_epoch",
-                PER_EPOCH,
-                f"test NLL after equal iterations, {label} minus BR-IWAE (nats)",
-                [at_end(m, b, "nll") for m, b in self.pairs],
-                _above,
-                _relative([b.test("nll")[-1] for _, b in self.pairs]),
-            )
-        )
-        for axis, words in _BUDGETS.items():
-            suffix = "" if axis == "evaluations" else f"_{axis}"
-            if gradient:
-                found.append(self._matched_gradient(f"budget_gradient{suffix}", axis, words, label))
-            found.append(
-                self._claim(
-                    f"budget_nll{suffix}",
-                    BUDGET,
-                    f"test NLL for equal {words}, {label} minus BR-IWAE (nats)",
-                    [matched(m, b, "nll", axis)[0] for m, b in self.pairs],
-                    _below,
-                    _where(self.pairs, axis),
-                )
-            )
-            found.append(self._ratio(f"budget_ratio{suffix}", axis, words, label))
-        return found
-
-    def against_iwae(self) -> list[Claim]:
-        """Is it worth it at all? The paper does not ask."""
-        label = LABELS[self.method]
-        found = [
-            self._claim(
-                "iwae_per_epoch",
-                "",
-                f"test NLL after equal iterations, {label} minus IWAE (nats)",
-                [at_end(m, b, "nll") for m, b in self.pairs],
-                _below,
-                "",
-            )
-        ]
-        for axis, words in _BUDGETS.items():
-            suffix = "" if axis == "evaluations" else f"_{axis}"
-            found.append(
-                self._claim(
-                    f"iwae_budget_nll{suffix}",
-                    "",
-                    f"test NLL for equal {words}, {label} minus IWAE (nats)",
-                    [matched(m, b, "nll", axis)[0] for m, b in self.pairs],
-                    _below,
-                    _where(self.pairs, axis),
-                )
-            )
-        return found
-
-    def _decay(self, label: str) -> Claim:
-        values, lost = [], 0
-        for m, b in self.pairs:
-            last = float(b.test("iteration")[-1])
-            (mine, left), (theirs, also_left) = (decay(run, last) for run in (m, b))
-            values.append(mine - theirs)
-            lost += left + also_left
-        return self._claim(
-            "decay",
-            DECAY,
-            f"slope of log ‖∇V‖² against log n, {label} minus BR-IWAE",
-            values,
-            _similar,
-            _lost(lost),
-        )
-
-    def _rates(self, label: str) -> list[Claim]:
-        found = []
-        both = [(label, "rate", [m for m, _ in self.pairs])]
-        if self.method == "mlmc":
-            both.append((LABELS["br"], "rate_br", [b for _, b in self.pairs]))
-        for name, identity, runs in both:
-            slopes = [decay(run, math.inf, against_rate=True) for run in runs]
-            found.append(
-                self._claim(
-                    identity,
-                    RATE,
-                    f"slope of log ‖∇V‖² − log((log n)²/√n) against log n, {name}",
-                    [slope for slope, _ in slopes],
-                    _below,
-                    _lost(sum(lost for _, lost in slopes)),
-                )
-            )
-        return found
-
-    def _matched_gradient(self, identity: str, axis: str, words: str, label: str) -> Claim:
-        """The difference relative to BR's mean: single estimates of S may be negative."""
-        found = [matched(m, b, "gradient", axis) for m, b in self.pairs]
-        scale = float(np.mean([theirs for _, theirs in found]))
-        if scale <= 0.0:
-            return self._claim(
-                identity,
-                BUDGET,
-                "‖∇V‖² at equal budget",
-                [],
-                _below,
-                "‖∇V‖² of BR-IWAE is lost in noise",
-            )
-        return self._claim(
-            identity,
-            BUDGET,
-            f"‖∇V‖² for equal {words}, {label} minus BR-IWAE, relative to BR-IWAE's",
-            [difference / scale for difference, _ in found],
-            _below,
-            _where(self.pairs, axis),
-        )
-
-    def _ratio(self, identity: str, axis: str, words: str, label: str) -> Claim:
-        ratios = [reaches(m, b, axis) for m, b in self.pairs]
-        words = f"{words} of {label} when it reaches BR-IWAE's final test NLL, over BR-IWAE's"
-        missing = [ratio for ratio, there in ratios if not there]
-        if missing:
-            spent = min(missing)
-            note = (
-                f"{len(missing)} of {len(ratios)} runs ended before they reached it, having "
-                f"spent {spent:.2f} of BR-IWAE's budget or more"
-            )
-            claim = self._claim(identity, "", words, [], _below, note)
-            failed = spent >= 1.0 and len(missing) == len(ratios)
-            return Claim(**{**claim.__dict__, "verdict": FAILS if failed else UNDECIDED})
-        logs = [math.log(ratio) for ratio, _ in ratios]
-        claim = self._claim(identity, "", words, logs, _below, "")
-        values = {
-            key: None if (old := getattr(claim, key)) is None else math.exp(old)
-            for key in ("value", "low", "high")
-        }
-        return Claim(**{**claim.__dict__, **values})
-
-    def _claim(
-        self,
-        identity: str,
-        paper: str,
-        measured: str,
-        values: list[float],
-        verdict: Callable[[float, float], str],
-        note: str,
-    ) -> Claim:
-        value, low, high = interval(values)
-        decided = UNDECIDED if low is None or high is None else verdict(low, high)
-        beyond = self.method != "mlmc"
-        return Claim(
-            f"rb_{identity}" if beyond else identity,
-            self.dataset,
-            self.optimizer,
-            self.method,
-            "" if beyond else paper,
-            measured,
-            value,
-            low,
-            high,
-            decided,
-            note,
-        )
+            yield _gradient(pairs, axis)
+        yield _nll(pairs, axis)
+        if with_br:
+            yield _budget(pairs, axis)
 
 
-def _where(pairs: list[Pair], axis: str) -> str:
-    """At which iterations, and hence T_n, the two are compared."""
-    n = []
-    for which in (0, 1):
-        places = [
-            float(
-                np.exp(
-                    np.interp(
-                        math.log(common(*pair, axis)),
-                        np.log(pair[which].test(axis)),
-                        np.log(pair[which].test("iteration")),
-                    )
-                )
-            )
-            for pair in pairs
-        ]
-        n.append(float(np.mean(places)))
-    t = [longest(run, count) for run, count in zip(pairs[0], n, strict=True)]
-    return f"at n = {n[0]:.0f} (T = {t[0]:.0f}) against n = {n[1]:.0f} (T = {t[1]:.0f})"
+def _decay(pairs: Sequence[Pair]) -> Claim:
+    values, left_out = [], 0
+    for pair in pairs:
+        last = float(pair[1].test("iteration")[-1])
+        (slope, first), (reference, second) = (decay(run, last) for run in pair)
+        values.append(slope - reference)
+        left_out += first + second
+    return _claim("decay", pairs, "iteration", values, left_out=left_out)
 
 
-def _relative(values: list[float]) -> str:
-    return f"BR-IWAE: {np.mean(values):.2f}"
+def _rate(runs: Sequence[TrainingRun]) -> Claim:
+    slopes = [decay(run, math.inf, against_rate=True) for run in runs]
+    left_out = sum(count for _, count in slopes)
+    values = [slope for slope, _ in slopes]
+    return _claim("rate", [(run, None) for run in runs], "iteration", values, left_out=left_out)
 
 
-def _lost(count: int) -> str:
-    return f"{count} tests with an estimate below 0 left out" if count else ""
+def _nll(pairs: Sequence[Pair], axis: Axis) -> Claim:
+    both = [matched(*pair, "nll", axis) for pair in pairs]
+    reference = float(np.mean([value for _, value in both]))
+    values = [difference for difference, _ in both]
+    return _claim("nll", pairs, axis, values, reference=reference, **_places(pairs, axis))
 
 
-def _above(low: float, high: float) -> str:
-    return HOLDS if low > 0.0 else FAILS if high < 0.0 else UNDECIDED
+def _gradient(pairs: Sequence[Pair], axis: Axis) -> Claim:
+    """The difference relative to the baseline's mean: single estimates of S may be negative."""
+    both = [matched(*pair, "gradient", axis) for pair in pairs]
+    scale = float(np.mean([reference for _, reference in both]))
+    values = [difference / scale for difference, _ in both] if scale > 0.0 else []
+    return _claim("gradient", pairs, axis, values, **_places(pairs, axis))
 
 
-def _below(low: float, high: float) -> str:
+def _budget(pairs: Sequence[Pair], axis: Axis) -> Claim:
+    """The mean is geometric: half the budget and twice the budget are equally far from equal."""
+    ratios = [reaches(*pair, axis) for pair in pairs]
+    unreached = [ratio for ratio, reached in ratios if not reached]
+    if unreached:
+        spent = min(unreached)
+        failed = spent >= 1.0 and len(unreached) == len(ratios)
+        claim = _claim("budget", pairs, axis, [], unreached=len(unreached), spent=spent)
+        return replace(claim, verdict=FAILS if failed else UNDECIDED)
+    claim = _claim("budget", pairs, axis, [math.log(ratio) for ratio, _ in ratios])
+    value, low, high = (
+        None if log is None else math.exp(log) for log in (claim.value, claim.low, claim.high)
+    )
+    return replace(claim, value=value, low=low, high=high)
+
+
+def _claim(
+    quantity: Quantity,
+    pairs: Sequence[tuple[TrainingRun, TrainingRun | None]],
+    axis: Axis,
+    values: Sequence[float],
+    **numbers: Any,
+) -> Claim:
+    run, baseline = pairs[0]
+    subject = Subject(quantity, run.method, baseline.method if baseline else None, axis)
+    value, low, high = student_interval(values)
+    verdict = UNDECIDED if low is None or high is None else _verdict(subject, low, high)
+    measured: dict[str, Any] = {"value": value, "low": low, "high": high, "verdict": verdict}
+    measured |= {"optimizer": run.optimizer, "seeds": len(pairs)}
+    return Claim(**vars(subject), **measured, **numbers)
+
+
+def _places(pairs: Sequence[Pair], axis: Axis) -> dict[str, Any]:
+    """At which iterations, and hence T_n, the two are compared, in the mean over seeds."""
+    n = [
+        float(np.mean([iteration_at(pair[i], axis, common(*pair, axis)) for pair in pairs]))
+        for i in (0, 1)
+    ]
+    truncations = tuple(run.truncation(count) for run, count in zip(pairs[0], n, strict=True))
+    return {"iterations": tuple(n), "truncations": truncations}
+
+
+def _verdict(subject: Subject, low: float, high: float) -> str:
+    if subject.quantity == "decay":
+        if low >= -SIMILAR and high <= SIMILAR:
+            return HOLDS
+        return FAILS if low > SIMILAR or high < -SIMILAR else UNDECIDED
+    if (subject.quantity, subject.baseline, subject.axis) == ("nll", "br", "iteration"):
+        low, high = -high, -low  # the paper says that here the baseline is better
     return HOLDS if high < 0.0 else FAILS if low > 0.0 else UNDECIDED
-
-
-def _similar(low: float, high: float) -> str:
-    if low >= -SIMILAR and high <= SIMILAR:
-        return HOLDS
-    return FAILS if low > SIMILAR or high < -SIMILAR else UNDECIDED
-
-
-__all__ = ["FAILS", "HOLDS", "SIMILAR", "UNDECIDED", "Claim", "evaluate"]

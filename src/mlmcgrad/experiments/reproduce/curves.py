@@ -8,15 +8,31 @@ largest of the seeds: with a handful of them anything else would promise too muc
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from mlmcgrad.experiments.reproduce.gather import Array, Reproduction, TrainingRun, interpolate
+from mlmcgrad.experiments.reproduce.compare import rate
+from mlmcgrad.experiments.reproduce.gather import (
+    LABELS,
+    OPTIMIZERS,
+    Array,
+    Reproduction,
+    TrainingRun,
+)
 
+QUANTITIES = {"gradient": "‖∇V(θ)‖²", "nll": "test NLL (nats per image)"}
+AXES = {
+    "epoch": "epochs",
+    "evaluations": "network evaluations (millions)",
+    "seconds": "seconds of training",
+}
+COSTS = {"evaluations": "evaluations per image", "seconds": "milliseconds"}
 _FEWEST = 5.0  # draws that a bar of the level histogram must expect
 _COST_POINTS = 30
+_RATE_POINTS = 60
 
 
 @dataclass(frozen=True)
@@ -35,6 +51,16 @@ class Curve:
 
 
 @dataclass(frozen=True)
+class Rate:
+    """(log N)²/√N, scaled to pass through the middle of the curves, with N as in `method`."""
+
+    method: str
+    anchor: float  # the epoch at which it passes through their mean
+    x: Array
+    y: Array
+
+
+@dataclass(frozen=True)
 class Levels:
     """Shares of the levels 1, 2, … among all draws; the last one stands for all that follow."""
 
@@ -45,20 +71,49 @@ class Levels:
     draws: int
 
 
+@dataclass(frozen=True)
+class Curves:
+    """All that is drawn of one reproduction; what no complete run has is left out."""
+
+    tests: dict[tuple[str, str, str, str], Curve]  # by optimizer, quantity, axis and method
+    rates: dict[tuple[str, str], Rate]  # by optimizer and axis
+    costs: dict[tuple[str, str], Curve]  # evaluations per image, or milliseconds; by method
+    levels: Levels | None
+
+
+def measure(reproduction: Reproduction) -> Curves:
+    """All curves of a reproduction."""
+    curves = Curves({}, {}, {}, levels(reproduction))
+    for optimizer in OPTIMIZERS:
+        runs = {method: reproduction.of(method, optimizer) for method in LABELS}
+        for axis in AXES:
+            for quantity in QUANTITIES:
+                for method, some in runs.items():
+                    if (curve := tests(some, quantity, axis)) is not None:
+                        curves.tests[optimizer, quantity, axis, method] = curve
+            if (line := _rate(runs, axis)) is not None:
+                curves.rates[optimizer, axis] = line
+    for method in LABELS:
+        for name in COSTS:
+            if (curve := cost(reproduction.of(method), name)) is not None:
+                curves.costs[name, method] = curve
+    return curves
+
+
 def tests(runs: Sequence[TrainingRun], name: str, axis: str) -> Curve | None:
     """A column of the tests against an axis; None if no run has that column."""
-    runs = [run for run in runs if run.tests and all(name in row for row in run.tests)]
+    runs = [run for run in runs if run.tested(name)]
     if not runs:
         return None
     axes = [run.test(axis) for run in runs]
     begin, end = max(a[0] for a in axes), min(a[-1] for a in axes)
     # With a single test there may be no common range: then the values belong to the mean place.
     grid = np.unique(np.clip(axes[0], begin, end)) if begin <= end else np.array([np.mean(axes)])
-    return _over_seeds(grid, [interpolate(run, name, axis, grid.tolist()) for run in runs])
+    return _over_seeds(grid, [run.at(name, axis, grid.tolist()) for run in runs])
 
 
 def cost(runs: Sequence[TrainingRun], name: str) -> Curve | None:
-    """What one iteration adds to a column of the lines, against iterations; averaged in pieces."""
+    """What an iteration costs, averaged in pieces: evaluations per image, or milliseconds."""
     runs = [run for run in runs if len(run.lines) > 1]
     if not runs:
         return None
@@ -66,88 +121,69 @@ def cost(runs: Sequence[TrainingRun], name: str) -> Curve | None:
     begin, end = max(i[0] for i in iterations), min(i[-1] for i in iterations)
     if begin >= end:
         return None
-    # Edges are iterations that have a line, so that nothing is smoothed but by averaging.
+    # Edges are iterations that have a line, so that averaging is the only smoothing.
     wanted = np.geomspace(begin, end, _COST_POINTS)
     inside = iterations[0][(begin <= iterations[0]) & (iterations[0] <= end)]
     edges = np.unique(inside[np.abs(inside - wanted[:, None]).argmin(1)])
     if len(edges) < 2:
         return None
+    unit = 1.0 / runs[0].settings["batch_size"] if name == "evaluations" else 1e3
     spent = [np.interp(edges, i, run.line(name)) for i, run in zip(iterations, runs, strict=True)]
-    return _over_seeds(
-        np.sqrt(edges[1:] * edges[:-1]), [np.diff(s) / np.diff(edges) for s in spent]
-    )
+    means = [unit * np.diff(s) / np.diff(edges) for s in spent]
+    return _over_seeds(np.sqrt(edges[1:] * edges[:-1]), means)
 
 
-def rate(iterations: Array) -> Array:
-    """(log N)²/√N, the rate of the paper's corollaries."""
-    return np.log(iterations) ** 2 / np.sqrt(iterations)
+def _rate(runs: dict[str, list[TrainingRun]], axis: str) -> Rate | None:
+    """The rate through the mean of the methods in the geometric middle of what all of them cover.
 
-
-def anchor(curves: Iterable[Curve]) -> tuple[float, float] | None:
-    """The place (in the geometric middle of what all curves cover) and height of their mean.
-
-    None if there is no common range, or the mean there is not positive.
+    N counts iterations, so against a budget the rate is drawn for the iterations of one method.
     """
-    curves = list(curves)
-    begin = max((c.x[0] for c in curves), default=math.inf)
-    end = min((c.x[-1] for c in curves), default=-math.inf)
-    if begin > end:
+    every = {method: tests(some, "gradient", "iteration") for method, some in runs.items()}
+    curves = {method: curve for method, curve in every.items() if curve is not None}
+    guide = next((m for m in ("mlmc", "mlmc-rb", "br", "iwae") if m in curves), None)
+    if guide is None:
         return None
-    middle = math.sqrt(begin * end)
-    height = float(np.mean([c.at(middle) for c in curves]))
-    return (middle, height) if height > 0.0 and middle > 1.0 else None
+    begin = max(curve.x[0] for curve in curves.values())
+    end = min(curve.x[-1] for curve in curves.values())
+    middle = np.array(math.sqrt(begin * end))
+    height = float(np.mean([curve.at(middle) for curve in curves.values()]))
+    place, epoch = (tests(runs[guide], name, "iteration") for name in (axis, "epoch"))
+    if begin > end or height <= 0.0 or middle <= 1.0 or place is None or epoch is None:
+        return None
+    first, last = np.maximum(2.0, curves[guide].x[[0, -1]])
+    n = np.geomspace(first, last, _RATE_POINTS)
+    y = height / rate(middle) * rate(n)
+    # Epochs and budgets between tests are linear in the iterations.
+    anchor = float(np.interp(middle, epoch.x, epoch.mean))
+    return Rate(guide, anchor, np.interp(n, place.x, place.mean), y)
 
 
 def levels(reproduction: Reproduction) -> Levels | None:
     """The levels that all MLMC runs drew, and which of them the truncation T_n let through."""
-    used: dict[int, int] = {}
-    beyond: dict[int, int] = {}
+    used: Counter[int] = Counter()
+    beyond: Counter[int] = Counter()
     for run in reproduction.runs:
         if run.method not in ("mlmc", "mlmc-rb"):
             continue
         for row in run.lines:
-            highest = truncation_level(run, row["iteration"])
+            # κ_n = ⌊log2(T_n / base)⌋; a line's levels are judged by the T_n of its last iteration.
+            ratio = run.truncation(row["iteration"]) / run.settings["base"]
+            highest = max(0, math.floor(math.log2(ratio) + 1e-12))
             for level, count in row["levels"].items():
-                which = used if int(level) <= highest else beyond
-                which[int(level)] = which.get(int(level), 0) + count
-    draws = sum(used.values()) + sum(beyond.values())
+                (used if int(level) <= highest else beyond)[int(level)] += count
+    draws = used.total() + beyond.total()
     if not draws:
         return None
-    last = max(1, math.floor(math.log2(draws / _FEWEST)) + 1)
-    last = min(last, max(used | beyond))
+    last = min(max(used | beyond), max(1, math.floor(math.log2(draws / _FEWEST)) + 1))
     level = list(range(1, last + 1))
-    return Levels(
-        level,
-        [_share(used, k, last) / draws for k in level],
-        [_share(beyond, k, last) / draws for k in level],
-        [0.5**k if k < last else 0.5 ** (last - 1) for k in level],
-        draws,
-    )
+    law = [0.5 ** min(k, last - 1) for k in level]
+    return Levels(level, _shares(used, level, draws), _shares(beyond, level, draws), law, draws)
 
 
-def truncation(run: TrainingRun, iteration: float) -> float:
-    """T_n of a run; 1 for IWAE, whose chains have one step."""
-    if run.method == "iwae":
-        return 1.0
-    scale, exponent = run.settings["truncation_scale"], run.settings["truncation_exponent"]
-    return float(scale * iteration**exponent)
-
-
-def truncation_level(run: TrainingRun, iteration: int) -> int:
-    """κ_n = ⌊log2(T_n / base)⌋; a line's levels are judged by the T_n of its last iteration."""
-    ratio = truncation(run, iteration) / run.settings["base"]
-    return max(0, math.floor(math.log2(ratio) + 1e-12))
-
-
-def _share(counts: dict[int, int], level: int, last: int) -> int:
-    if level < last:
-        return counts.get(level, 0)
-    return sum(count for k, count in counts.items() if k >= last)
+def _shares(counts: Counter[int], level: list[int], draws: int) -> list[float]:
+    return [sum(n for k, n in counts.items() if min(k, level[-1]) == j) / draws for j in level]
 
 
 def _over_seeds(x: Array, values: list[Array]) -> Curve:
     table = np.stack(values)  # (seeds, places)
     return Curve(x, table.mean(0), table.min(0), table.max(0), len(values))
-
-
-__all__ = ["Curve", "Levels", "anchor", "cost", "levels", "rate", "tests", "truncation"]

@@ -1,238 +1,199 @@
-"""The figures of a reproduction, drawn from its run folders alone.
+"""The figures of a reproduction, drawn from its findings: each panel once, for files and report.
 
 The paper's four, ‖∇V(θ_N)‖² and test NLL for AMSGrad and for Adagrad, each against epochs and
 against computational budget, in network evaluations and in seconds; the level histogram; the cost
-of an iteration. A panel is a function of axes, so that files with two panels and the single panels
-of the report are the same drawing.
+of an iteration.
 """
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from PIL import Image
 
-from mlmcgrad.experiments.plots import COLOURS, MARKERS, TEXT_AS_TEXT, panels
-from mlmcgrad.experiments.reproduce import curves
-from mlmcgrad.experiments.reproduce.curves import Curve
-from mlmcgrad.experiments.reproduce.gather import (
-    LABELS,
-    OPTIMIZERS,
-    Array,
-    Reproduction,
-    TrainingRun,
-)
+from mlmcgrad.experiments.plots import COLOURS, MARKERS, STYLE
+from mlmcgrad.experiments.reproduce.curves import AXES, COSTS, QUANTITIES, Curve, Curves
+from mlmcgrad.experiments.reproduce.findings import Findings
+from mlmcgrad.experiments.reproduce.gather import LABELS, OPTIMIZERS, Array
+from mlmcgrad.runs.atomic import write_atomically
 
 FIGURES = "figures"
-QUANTITIES = {"gradient": "‖∇V(θ)‖²", "nll": "test NLL (nats per image)"}
-AXES = {
-    "epoch": "epochs",
-    "evaluations": "network evaluations (millions)",
-    "seconds": "seconds of training",
-}
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _UNIT = {"epoch": 1.0, "evaluations": 1e-6, "seconds": 1.0}
+_SIZE = (4.8, 3.6)
+# Letters stay letters, in the reader's font: half the size, and a page can search them.
+_STYLE: Any = {
+    **STYLE,
+    "svg.fonttype": "none",
+    "legend.frameon": True,
+    "legend.framealpha": 0.7,
+    "legend.edgecolor": "none",
+    "legend.fontsize": 8,
+    "legend.title_fontsize": 8,
+}
+_LINE: Any = {"lw": 2.2, "ms": 4.5, "mec": "white", "mew": 0.6}
+_ABOVE: Any = {"color": "#F3CDB3", "edgecolor": COLOURS["mlmc"], "hatch": "////", "lw": 0.6}
+_FONTS = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
-Panel: TypeAlias = Callable[[Axes], None]
+
+@dataclass(frozen=True)
+class Drawing:
+    """A panel as it is in the files and in the page."""
+
+    svg: str
+    png: bytes
+    alt: str
 
 
-def draw(reproduction: Reproduction, folder: Path) -> list[Path]:
-    """Write all figures, as PNG and SVG, into a folder; returns the PNG files."""
-    figures = {
-        f"{quantity}-{optimizer}{ending}": [
-            tests(reproduction, optimizer, quantity, axis) for axis in ("epoch", budget)
+def draw(findings: Findings, folder: Path) -> dict[str, Drawing]:
+    """Draw every panel and write it as PNG and SVG, and the main ones together as `main.png`."""
+    curves, on = findings.curves, f"on {findings.name}"
+    optimizers = list(dict.fromkeys(optimizer for optimizer, *_ in curves.tests))
+    drawings = {"levels": _render(f"Share of each level, and its law, {on}", levels, curves)}
+    for name, unit in COSTS.items():
+        alt = f"Cost of an iteration in {unit} against iterations, {on}"
+        drawings[f"cost-{name}"] = _render(alt, cost, curves, name)
+    for optimizer in optimizers:
+        for quantity, of in QUANTITIES.items():
+            for axis, against in AXES.items():
+                alt = f"{of} against {against}, {OPTIMIZERS[optimizer]}, {on}"
+                drawing = _render(alt, tests, curves, optimizer, quantity, axis)
+                drawings[f"{quantity}-{optimizer}-{axis}"] = drawing
+    for name, drawing in drawings.items():
+        write_atomically(folder / f"{name}.svg", drawing.svg.encode())
+        write_atomically(folder / f"{name}.png", drawing.png)
+    if optimizers:
+        rows = [
+            [drawings[f"{q}-{o}-evaluations"].png for o in optimizers] for q in ("nll", "gradient")
         ]
-        for optimizer in reproduction.optimizers
-        for quantity in QUANTITIES
-        for budget, ending in (("evaluations", ""), ("seconds", "-seconds"))
-    }
-    figures["main"] = main(reproduction)
-    figures["levels"] = [levels(reproduction)]
-    figures["cost"] = [cost(reproduction, name) for name in ("evaluations", "seconds")]
-    paths = []
-    for name, drawn in figures.items():
-        if not drawn:
-            continue
-        rows = 2 if name == "main" else 1
-        with panels(len(drawn), folder / name, rows, TEXT_AS_TEXT) as (_, axes):
-            for panel, where in zip(drawn, axes, strict=True):
-                panel(where)
-        paths.append(folder / f"{name}.png")
-    return paths
+        write_atomically(folder / "main.png", _together(rows))
+    return drawings
 
 
-def main(reproduction: Reproduction) -> list[Panel]:
-    """The panels of the main figure: test NLL, then ‖∇V‖², against budget, for each optimizer."""
-    return [
-        tests(reproduction, optimizer, quantity, "evaluations")
-        for quantity in ("nll", "gradient")
-        for optimizer in reproduction.optimizers
-    ]
+def _render(alt: str, draw_panel: Callable[..., None], *arguments: object) -> Drawing:
+    svg, png = io.StringIO(), io.BytesIO()
+    with plt.rc_context(_STYLE):
+        figure, axes = plt.subplots(figsize=_SIZE)
+        try:
+            draw_panel(axes, *arguments)
+            # The same margins always: panels below each other line up, and nothing is measured.
+            figure.subplots_adjust(left=0.155, right=0.955, bottom=0.14, top=0.91)
+            figure.savefig(svg, format="svg", metadata={"Date": None})
+            figure.savefig(png, format="png", metadata={"Software": None})
+        finally:
+            plt.close(figure)
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", svg.getvalue(), flags=re.DOTALL)
+    text = re.sub(r"(font: [^;\"]*?px) [^;\"]*", rf"\1 {_FONTS}", text)
+    return Drawing(text, png.getvalue(), alt)
 
 
-def tests(reproduction: Reproduction, optimizer: str, quantity: str, axis: str) -> Panel:
+def _together(rows: list[list[bytes]]) -> bytes:
+    """Rows of pictures of one size as one picture."""
+    tiles = [[Image.open(io.BytesIO(png)).convert("RGB") for png in row] for row in rows]
+    width, height = tiles[0][0].size
+    whole = Image.new("RGB", (width * len(tiles[0]), height * len(tiles)))
+    for i, row in enumerate(tiles):
+        for j, tile in enumerate(row):
+            whole.paste(tile, (j * width, i * height))
+    buffer = io.BytesIO()
+    whole.save(buffer, "png")
+    return buffer.getvalue()
+
+
+def tests(axes: Axes, curves: Curves, optimizer: str, quantity: str, axis: str) -> None:
     """All methods: a quantity of the tests against epochs, network evaluations or seconds."""
-
-    def panel(axes: Axes) -> None:
-        found = {
-            m: curves.tests(reproduction.of(m, optimizer), quantity, axis)
-            for m in reproduction.methods
-        }
-        drawn = {m: _scaled(c, _UNIT[axis]) for m, c in found.items() if c is not None}
-        axes.set(xlabel=AXES[axis], ylabel=QUANTITIES[quantity], title=OPTIMIZERS[optimizer])
-        if not drawn:
-            _empty(axes)
-            return
-        floor = _floor(drawn) if quantity == "gradient" else None
-        left_out = sum(_curve(axes, method, curve, floor) for method, curve in drawn.items())
-        if floor is not None:
-            _rate(axes, reproduction, optimizer, axis)
-            axes.set_yscale("log")
-            axes.set_ylim(bottom=floor)
-            _log_ticks(axes, "y")
-        axes.set_xscale("log")
-        _log_ticks(axes, "x")
-        note = f"\n{left_out} point{'s' * (left_out > 1)} not drawn: mean ≤ 0" if left_out else ""
-        _legend(axes, drawn, note=note)
-
-    return panel
-
-
-def levels(reproduction: Reproduction) -> Panel:
-    """How often each level was drawn, against its law 2⁻ᵏ."""
-
-    def panel(axes: Axes) -> None:
-        found = curves.levels(reproduction)
-        axes.set(xlabel="level K", ylabel="share of the draws", title="Levels of MLMC")
-        if found is None:
-            _empty(axes)
-            return
-        total = np.add(found.used, found.beyond)
-        axes.bar(
-            found.level,
-            total,
-            color="#F3CDB3",
-            edgecolor=COLOURS["mlmc"],
-            hatch="////",
-            lw=0.6,
-            label="above Tₙ: a chain of length 1 instead",
-        )
-        axes.bar(found.level, found.used, color=COLOURS["mlmc"], label="within Tₙ: run")
-        axes.plot(
-            found.level, found.law, "_", ms=13, mew=2, color=COLOURS["theory"], label="law 2⁻ᵏ"
-        )
+    axes.set(xlabel=AXES[axis], ylabel=QUANTITIES[quantity], title=OPTIMIZERS[optimizer])
+    every = {m: curves.tests.get((optimizer, quantity, axis, m)) for m in LABELS}
+    drawn = {method: curve for method, curve in every.items() if curve is not None}
+    if not drawn:
+        _empty(axes)
+        return
+    floor = _floor(drawn) if quantity == "gradient" else None
+    left_out = sum(_curve(axes, m, curve, floor, _UNIT[axis]) for m, curve in drawn.items())
+    if floor is not None:
+        _rate(axes, curves, optimizer, axis)
         axes.set_yscale("log")
-        axes.set_ylim(0.5 * found.law[-1], 2.0)
-        names = [*map(str, found.level[:-1]), f"≥{found.level[-1]}"]
-        every = 1 if len(names) <= 14 else 2
-        axes.set_xticks(found.level[::-every], names[::-every], fontsize=8)
-        axes.grid(axis="x", visible=False)
+        axes.set_ylim(bottom=floor)
         _log_ticks(axes, "y")
-        axes.legend(fontsize=8, title=f"{found.draws:,} draws", title_fontsize=8, alignment="left")
-
-    return panel
-
-
-def cost(reproduction: Reproduction, name: str) -> Panel:
-    """What an iteration costs as T_n grows: evaluations a picture, or time; all optimizers."""
-
-    def panel(axes: Axes) -> None:
-        label = "evaluations per picture" if name == "evaluations" else "milliseconds"
-        axes.set(xlabel="iteration", ylabel=label, title="Cost of an iteration")
-        drawn = {}
-        for method in reproduction.methods:
-            runs = [run for o in reproduction.optimizers for run in reproduction.of(method, o)]
-            found = curves.cost(runs, name)
-            if found is None:
-                continue
-            unit = 1.0 / runs[0].settings["batch_size"] if name == "evaluations" else 1e3
-            drawn[method] = Curve(
-                found.x, unit * found.mean, unit * found.low, unit * found.high, found.seeds
-            )
-            _curve(axes, method, drawn[method], None)
-        if not drawn:
-            _empty(axes)
-            return
-        for which, scale in (("x", axes.set_xscale), ("y", axes.set_yscale)):
-            scale("log")
-            _log_ticks(axes, which)
-        _legend(axes, drawn, "runs")
-
-    return panel
+    axes.set_xscale("log")
+    _log_ticks(axes, "x")
+    note = f"\n{left_out} point{'s' * (left_out > 1)} not drawn: mean ≤ 0" if left_out else ""
+    _legend(axes, drawn, note=note)
 
 
-def _curve(axes: Axes, method: str, curve: Curve, floor: float | None) -> int:
+def levels(axes: Axes, curves: Curves) -> None:
+    """How often each level was drawn, against its law 2⁻ᵏ."""
+    axes.set(xlabel="level K", ylabel="share of the draws", title="Levels of MLMC")
+    shares = curves.levels
+    if shares is None:
+        _empty(axes)
+        return
+    level, colour = shares.level, COLOURS["mlmc"]
+    total = np.add(shares.used, shares.beyond)
+    axes.bar(level, total, label="above Tₙ: a chain of length 1 instead", **_ABOVE)
+    axes.bar(level, shares.used, color=colour, label="within Tₙ: run")
+    axes.plot(level, shares.law, "k_", ms=13, mew=2, label="law 2⁻ᵏ")
+    axes.set_yscale("log")
+    axes.set_ylim(0.5 * shares.law[-1], 2.0)
+    names = [*map(str, level[:-1]), f"≥{level[-1]}"]
+    every = 1 if len(names) <= 14 else 2
+    axes.set_xticks(level[::-every], names[::-every], fontsize=8)
+    axes.grid(axis="x", visible=False)
+    _log_ticks(axes, "y")
+    axes.legend(title=f"{shares.draws:,} draws", alignment="left")
+
+
+def cost(axes: Axes, curves: Curves, name: str) -> None:
+    """What an iteration costs as T_n grows: evaluations per image, or time; all optimizers."""
+    axes.set(xlabel="iteration", ylabel=COSTS[name], title="Cost of an iteration")
+    drawn = {m: curve for m in LABELS if (curve := curves.costs.get((name, m))) is not None}
+    if not drawn:
+        _empty(axes)
+        return
+    for method, curve in drawn.items():
+        _curve(axes, method, curve, None)
+    for which, scale in (("x", axes.set_xscale), ("y", axes.set_yscale)):
+        scale("log")
+        _log_ticks(axes, which)
+    _legend(axes, drawn, "runs")
+
+
+def _curve(axes: Axes, method: str, curve: Curve, floor: float | None, unit: float = 1.0) -> int:
     """Bold mean and band; returns how many points a logarithmic axis cannot show."""
     colour = COLOURS[method]
-    mean, low, high = curve.mean, curve.low, curve.high
+    x, mean, low, high = unit * curve.x, curve.mean, curve.low, curve.high
     if floor is not None:
         mean = np.where(mean > 0.0, mean, np.nan)
         low, high = np.maximum(low, floor), np.maximum(high, floor)
     if curve.seeds > 1:
-        axes.fill_between(curve.x, low, high, color=colour, alpha=0.18, lw=0)
-    axes.plot(
-        curve.x,
-        mean,
-        color=colour,
-        marker=MARKERS[method],
-        ms=4.5,
-        mec="white",
-        mew=0.6,
-        lw=2.2,
-        label=LABELS[method],
-    )
+        axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
+    axes.plot(x, mean, MARKERS[method] + "-", color=colour, label=LABELS[method], **_LINE)
     return int(np.isnan(mean).sum())
 
 
-def _rate(axes: Axes, reproduction: Reproduction, optimizer: str, axis: str) -> None:
-    """The dashed curve: N counts iterations, so against budget it is drawn for MLMC's own."""
-    every = {
-        m: curves.tests(reproduction.of(m, optimizer), "gradient", "iteration")
-        for m in reproduction.methods
-    }
-    known = {m: c for m, c in every.items() if c is not None}
-    fixed = curves.anchor(known.values())
-    guide = next((m for m in ("mlmc", "mlmc-rb", "br", "iwae") if m in known), None)
-    if fixed is None or guide is None:
+def _rate(axes: Axes, curves: Curves, optimizer: str, axis: str) -> None:
+    """The dashed curve; against a budget it is drawn for the iterations of one method."""
+    rate = curves.rates.get((optimizer, axis))
+    if rate is None:
         return
-    runs = reproduction.of(guide, optimizer)
-    scale = fixed[1] / curves.rate(np.array(fixed[0]))
-    begin, end = known[guide].x[[0, -1]]
-    iterations = np.geomspace(max(2.0, begin), max(2.0, end), 60)
-    note = (
-        f"through the mean at epoch {_place(runs, 'epoch', np.array(fixed[0])):.2g}"
-        if axis == "epoch"
-        else f"N as in {LABELS[guide]}"
-    )
-    axes.plot(
-        _UNIT[axis] * _place(runs, axis, iterations),
-        scale * curves.rate(iterations),
-        "--",
-        color=COLOURS["theory"],
-        lw=1.2,
-        label=f"(log N)²/√N, {note}",
-    )
-
-
-def _place(runs: list[TrainingRun], axis: str, iterations: Array) -> Array:
-    """Where some iterations are on an axis, in the mean over runs; epochs are linear in them."""
-    where = curves.tests(runs, axis, "iteration")
-    assert where is not None  # every test says where it was made
-    return np.interp(iterations, where.x, where.mean)
-
-
-def _scaled(curve: Curve, unit: float) -> Curve:
-    return Curve(unit * curve.x, curve.mean, curve.low, curve.high, curve.seeds)
+    where = f"through the mean at epoch {rate.anchor:.2g}"
+    label = f"(log N)²/√N, {where if axis == 'epoch' else f'N as in {LABELS[rate.method]}'}"
+    axes.plot(_UNIT[axis] * rate.x, rate.y, "--", color=COLOURS["theory"], lw=1.2, label=label)
 
 
 def _floor(drawn: dict[str, Curve]) -> float:
     """Where a logarithmic axis ends: bands that reach 0 or less are cut there.
 
-    It leaves room for the legend below what falls.
+    It leaves room for the legend below curves that fall.
     """
     values: Array = np.concatenate([curve.mean for curve in drawn.values()])
     positive = values[values > 0.0]
@@ -246,15 +207,7 @@ def _legend(axes: Axes, drawn: dict[str, Curve], of: str = "seeds", note: str = 
     counts = sorted({curve.seeds for curve in drawn.values()})
     many = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     title = f"mean, min to max of {many} {of}" if counts[-1] > 1 else f"one {of[:-1]}"
-    axes.legend(
-        fontsize=8,
-        title=title + note,
-        title_fontsize=8,
-        alignment="left",
-        frameon=True,
-        framealpha=0.7,
-        edgecolor="none",
-    )
+    axes.legend(title=title + note, alignment="left")
 
 
 def _log_ticks(axes: Axes, which: str) -> None:
@@ -279,7 +232,4 @@ def _tick(value: float, _: int | None = None) -> str:
 
 
 def _empty(axes: Axes) -> None:
-    axes.text(0.5, 0.5, "no complete run", transform=axes.transAxes, ha="center", color="#555555")
-
-
-__all__ = ["AXES", "FIGURES", "QUANTITIES", "Panel", "cost", "draw", "levels", "main", "tests"]
+    axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color="#555555")

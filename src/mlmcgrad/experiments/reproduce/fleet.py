@@ -49,6 +49,3 @@ def _train(report: Report, settings: Settings) -> None:
 
     (settings.out / ERROR).unlink(missing_ok=True)
     train(settings, on_step=lambda iteration: report(iteration / settings.iterations))
-
-
-__all__ = ["complete", "run_fleet"]

@@ -93,6 +93,3 @@ def _seconds(function: Callable[[], object]) -> float:
     start = time.perf_counter()
     function()
     return time.perf_counter() - start
-
-
-__all__ = ["forecast"]

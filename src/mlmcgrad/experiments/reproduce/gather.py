@@ -1,7 +1,7 @@
-"""A reproduction, read back from its folder: everything that claims, figures and report need.
+"""A reproduction, read from its folder: the runs that findings are made of.
 
     config.json      settings, the names of the runs, versions, where and when
-    runs/NAME/       one run folder of `mlmcgrad train` each, see `iwae/training.py`
+    runs/NAME/       one run folder of `mlmcgrad train` each, see `training/`
     runs/NAME/error.json   why the run failed, if it did
 
 The names of the methods: `iwae`, `br`, `mlmc` as in `iwae/objective.py`, and `mlmc-rb`, the
@@ -11,7 +11,7 @@ Rao-Blackwellised one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,13 @@ from numpy.typing import NDArray
 from mlmcgrad.runs import folder as records
 
 RUNS, ERROR = "runs", "error.json"
+# In the order in which methods and optimizers are always shown.
 LABELS = {"iwae": "IWAE", "br": "BR-IWAE", "mlmc": "MLMC-IWAE", "mlmc-rb": "RB-MLMC-IWAE"}
 OPTIMIZERS = {"amsgrad": "AMSGrad", "adagrad": "Adagrad"}
-DATASETS = {"digits": "digits", "cifar10": "CIFAR-10"}
+# Columns without which a line of metrics is damaged.
+_WHERE = ("iteration", "epoch", "evaluations", "seconds")
+_TEST = (*_WHERE, "nll")
+_LINE = (*_WHERE, "levels", "effective", "acceptance", "theta_squared")
 
 Array = NDArray[np.float64]
 
@@ -48,13 +52,24 @@ class TrainingRun:
         """One column of the tests, such as `nll`, `gradient`, `epoch`, `evaluations`, `seconds`."""
         return np.array([row[name] for row in self.tests], dtype=np.float64)
 
+    def at(self, name: str, axis: str, where: float | Sequence[float]) -> Array:
+        """A column of the tests at places of an axis, between tests linear in its logarithm."""
+        return np.interp(np.log(where), np.log(self.test(axis)), self.test(name))
+
     def line(self, name: str) -> Array:
         """One column of the other lines, such as `effective` or `seconds`."""
         return np.array([row[name] for row in self.lines], dtype=np.float64)
 
-    def picture(self, kind: str) -> Path | None:
-        """The last picture of `samples` or `reconstructions`."""
-        return max(self.folder.glob(f"{kind}-*.png"), default=None)
+    def tested(self, name: str) -> bool:
+        """Whether there are tests and all of them have this column."""
+        return bool(self.tests) and all(name in row for row in self.tests)
+
+    def truncation(self, iteration: float) -> float:
+        """T_n, which BR and MLMC round down to what they can use; 1 for the one step of IWAE."""
+        if self.method == "iwae":
+            return 1.0
+        scale, exponent = self.settings["truncation_scale"], self.settings["truncation_exponent"]
+        return float(scale * iteration**exponent)
 
 
 @dataclass(frozen=True)
@@ -70,33 +85,19 @@ class Reproduction:
         """Name of the dataset."""
         return str(self.about["settings"]["dataset"])
 
-    @property
-    def optimizers(self) -> list[str]:
-        """Those of which there are runs."""
-        return _known(OPTIMIZERS, (run.optimizer for run in self.runs))
-
-    @property
-    def methods(self) -> list[str]:
-        """Those of which there are runs, in the order in which they are always shown."""
-        return _known(LABELS, (run.method for run in self.runs))
-
-    @property
-    def failed(self) -> list[TrainingRun]:
-        """Runs that ended with an error or did not end."""
-        return [run for run in self.runs if not run.complete]
-
-    def of(self, method: str, optimizer: str) -> list[TrainingRun]:
-        """The complete runs of a method with an optimizer, by seed."""
-        wanted = (method, optimizer)
-        found = [run for run in self.runs if (run.method, run.optimizer) == wanted]
-        return sorted((run for run in found if run.complete), key=lambda run: run.seed)
+    def of(self, method: str, optimizer: str | None = None) -> list[TrainingRun]:
+        """The complete runs of a method, by optimizer and seed; of one optimizer if it is named."""
+        order = list(OPTIMIZERS)
+        runs = [run for run in self.runs if run.method == method and run.complete]
+        runs = [run for run in runs if optimizer in (None, run.optimizer)]
+        return sorted(runs, key=lambda run: (order.index(run.optimizer), run.seed))
 
 
 def gather(folder: Path) -> Reproduction:
     """Read a reproduction.
 
     Raises:
-        ValueError: the folder does not hold one, or a file in it is damaged.
+        ValueError: the folder does not hold one, or a file in it is damaged; the message names it.
     """
     path = folder / records.CONFIG
     if not path.exists():
@@ -110,8 +111,16 @@ def gather(folder: Path) -> Reproduction:
             f"{folder} holds the experiment {about.get('experiment')!r}, not a reproduction; name "
             "a folder that `mlmcgrad reproduce --out` has written"
         )
-    runs = [_read(name, folder / RUNS / name, about["runs"][name]) for name in about["runs"]]
-    return Reproduction(folder, about, runs)
+    try:
+        runs = [_read(name, folder / RUNS / name, about["runs"][name]) for name in about["runs"]]
+        reproduction = Reproduction(folder, about, runs)
+        _ = reproduction.dataset
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path} is damaged: {type(error).__name__} {error}; repeat the command with --resume, "
+            "finished runs are kept"
+        ) from error
+    return reproduction
 
 
 def _read(name: str, folder: Path, settings: dict[str, Any]) -> TrainingRun:
@@ -141,13 +150,21 @@ def method_name(settings: dict[str, Any]) -> str:
 def _rows(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
-    whole = path.read_bytes()
-    # A run that is going on, or was killed, may have half a line at its end.
-    whole = whole[: whole.rfind(b"\n") + 1]
+    content = path.read_bytes()
+    # A run in progress, or one that was killed, may end in half a line.
+    content = content[: content.rfind(b"\n") + 1]
     try:
-        return [json.loads(line) for line in whole.splitlines()]
+        rows = [json.loads(line) for line in content.splitlines()]
     except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}); run that part again") from error
+        raise ValueError(f"{path} is damaged ({error}); train that run again") from error
+    for kind, columns in (("nll", _TEST), ("bound", _LINE)):
+        missing = {name for row in rows if kind in row for name in columns if name not in row}
+        if missing:
+            raise ValueError(
+                f"{path} is damaged: lines without {', '.join(sorted(missing))}; train that run "
+                "again"
+            )
+    return rows
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -156,28 +173,3 @@ def _json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     return record
-
-
-def _known(order: Iterable[str], present: Iterable[str]) -> list[str]:
-    there = set(present)
-    return [name for name in order if name in there]
-
-
-def interpolate(run: TrainingRun, name: str, axis: str, where: float | Sequence[float]) -> Array:
-    """A column of the tests at given places of an axis, between tests linear in its logarithm."""
-    return np.interp(np.log(where), np.log(run.test(axis)), run.test(name))
-
-
-__all__ = [
-    "DATASETS",
-    "ERROR",
-    "LABELS",
-    "OPTIMIZERS",
-    "RUNS",
-    "Array",
-    "Reproduction",
-    "TrainingRun",
-    "gather",
-    "interpolate",
-    "method_name",
-]

@@ -8,26 +8,50 @@ functions of n alone), so its first N iterations are those of a run of N.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mlmcgrad.experiments.reproduce.gather import RUNS
-from mlmcgrad.experiments.reproduce.settings import Reproduce
-from mlmcgrad.training.config import Config, Settings
+from mlmcgrad.experiments.reproduce.settings import (
+    DatasetChoice,
+    MethodChoice,
+    OptimizerChoice,
+    PresetName,
+    Reproduce,
+)
+from mlmcgrad.training import config as training
 
 
 @dataclass(frozen=True)
 class Preset:
-    """What a preset fills in; `train` are settings of `training.Config`."""
+    """What a preset decides; `train` are settings of `training.Config`."""
 
-    dataset: str
+    dataset: DatasetChoice
     seeds: int
     iterations: int
     stretch: int
-    train: Mapping[str, Any] = field(default_factory=dict)
+    train: Mapping[str, Any]
 
 
-PRESETS: dict[str, Preset] = {
+@dataclass(frozen=True)
+class Settings:
+    """A reproduction, with everything decided."""
+
+    preset: PresetName
+    dataset: DatasetChoice
+    optimizer: tuple[OptimizerChoice, ...]
+    methods: tuple[MethodChoice, ...]
+    seeds: int
+    jobs: int
+    iterations: int
+    stretch: int
+    device: str
+    resume: bool
+    folder: Path
+
+
+PRESETS: dict[PresetName, Preset] = {
     "smoke": Preset(
         "digits",
         seeds=2,
@@ -51,7 +75,7 @@ PRESETS: dict[str, Preset] = {
         train={"test_images": 100, "probe_images": 1500, "probe_length": 4, "probe_repeats": 3},
     ),
     # Small batches: more iterations, and longer chains T_n, for the same time.
-    "cpu": Preset(
+    "full": Preset(
         "cifar10",
         seeds=3,
         iterations=576,
@@ -83,20 +107,35 @@ PRESETS: dict[str, Preset] = {
         },
     ),
 }
-# Dearest first, so that the last runs to end are short.
-_ORDER = ("br", "mlmc-rb", "mlmc", "iwae")
+# The method that is trained, and whether it is Rao-Blackwellised. The most expensive one comes
+# first, so that the last runs to end are short.
+_METHODS: dict[MethodChoice, tuple[training.Method, bool]] = {
+    "br": ("br", False),
+    "mlmc-rb": ("mlmc", True),
+    "mlmc": ("mlmc", False),
+    "iwae": ("iwae", False),
+}
 
 
-def filled(config: Reproduce) -> Reproduce:
-    """The settings, with what the preset decides filled in."""
-    preset = PRESETS[config.preset]
-    names = ("dataset", "seeds", "iterations", "stretch")
-    missing = {name: getattr(preset, name) for name in names if getattr(config, name) is None}
-    device = config.device or _device(config.preset)
-    return replace(config, out=config.folder, device=device, **missing)
+def decide(options: Reproduce) -> Settings:
+    """The options, with the preset's choice for each that was left open."""
+    preset = PRESETS[options.preset]
+    return Settings(
+        preset=options.preset,
+        dataset=options.dataset or preset.dataset,
+        optimizer=options.optimizer,
+        methods=options.methods,
+        seeds=options.seeds or preset.seeds,
+        jobs=options.jobs,
+        iterations=options.iterations or preset.iterations,
+        stretch=options.stretch or preset.stretch,
+        device=options.device or _device(options.preset),
+        resume=options.resume,
+        folder=options.out or Path("runs") / f"reproduce-{options.preset}",
+    )
 
 
-def _device(preset: str) -> str:
+def _device(preset: PresetName) -> str:
     if preset != "paper":
         return "cpu"
     import torch  # late: nothing else here needs it
@@ -104,40 +143,33 @@ def _device(preset: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def training_runs(config: Reproduce) -> dict[str, Settings]:
-    """Name → settings of every run, seed by seed.
-
-    Args:
-        config: settings, filled in.
-    """
-    assert config.seeds is not None
+def training_runs(settings: Settings) -> dict[str, training.Settings]:
+    """Name → settings of every run, seed by seed."""
     return {
-        f"{optimizer}-{method}-{seed}": _training_run(config, optimizer, method, seed)
-        for seed in range(1, config.seeds + 1)
-        for optimizer in config.optimizer
-        for method in sorted(config.methods, key=_ORDER.index)
+        f"{optimizer}-{method}-{seed}": _training_run(settings, optimizer, method, seed)
+        for seed in range(1, settings.seeds + 1)
+        for optimizer in settings.optimizer
+        for method in _METHODS
+        if method in settings.methods
     }
 
 
-def _training_run(config: Reproduce, optimizer: Any, method: str, seed: int) -> Settings:
-    assert config.iterations is not None
-    assert config.stretch is not None
-    assert config.device is not None
+def _training_run(
+    settings: Settings, optimizer: OptimizerChoice, method: MethodChoice, seed: int
+) -> training.Settings:
     # Tests at N/8 · (1, √2, 2, …): one of them is at N.
-    grid = {"evaluate_grid": "geometric", "evaluate_every": config.iterations // 8}
-    settings: dict[str, Any] = {**grid, **PRESETS[config.preset].train}
-    return Config(
-        dataset=config.dataset,  # type: ignore[arg-type]  # filled in
-        method="mlmc" if method == "mlmc-rb" else method,  # type: ignore[arg-type]
-        rao_blackwell=method == "mlmc-rb",
+    grid = {"evaluate_grid": "geometric", "evaluate_every": settings.iterations // 8}
+    train: dict[str, Any] = {**grid, **PRESETS[settings.preset].train}
+    trained, rao_blackwell = _METHODS[method]
+    return training.Config(
+        dataset=settings.dataset,
+        method=trained,
+        rao_blackwell=rao_blackwell,
         optimizer=optimizer,
-        iterations=config.iterations * (1 if method == "br" else config.stretch),
+        iterations=settings.iterations * (1 if method == "br" else settings.stretch),
         seed=seed,
-        out=config.folder / RUNS / f"{optimizer}-{method}-{seed}",
+        out=settings.folder / RUNS / f"{optimizer}-{method}-{seed}",
         resume=True,
-        device=config.device,
-        **settings,
+        device=settings.device,
+        **train,
     ).settings()
-
-
-__all__ = ["PRESETS", "Preset", "filled", "training_runs"]

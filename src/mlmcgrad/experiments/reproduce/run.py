@@ -1,6 +1,6 @@
 """The command `mlmcgrad reproduce`: Section 5 of the paper by one command.
 
-The folder, see `gather.py`, holds the runs; figures, claims and report are made from it alone, by
+The folder, see `gather.py`, holds the runs; findings, figures and report are made from it alone, by
 the same code that `mlmcgrad report` calls.
 """
 
@@ -15,87 +15,73 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from mlmcgrad.experiments.reproduce import page as report
-from mlmcgrad.experiments.reproduce import tables as report_tables
-from mlmcgrad.experiments.reproduce.explain import explained
+from mlmcgrad.experiments.reproduce import report, tables
+from mlmcgrad.experiments.reproduce.findings import Findings
 from mlmcgrad.experiments.reproduce.fleet import complete, run_fleet
-from mlmcgrad.experiments.reproduce.gather import LABELS, OPTIMIZERS
-from mlmcgrad.experiments.reproduce.presets import filled, training_runs
+from mlmcgrad.experiments.reproduce.gather import LABELS, OPTIMIZERS, gather
+from mlmcgrad.experiments.reproduce.presets import Settings, decide, training_runs
+from mlmcgrad.experiments.reproduce.sentences import HEADLINES, statement
 from mlmcgrad.experiments.reproduce.settings import Reproduce
+from mlmcgrad.experiments.reproduce.text import duration
 from mlmcgrad.runs import folder as records
-from mlmcgrad.training.config import Settings, check_same
+from mlmcgrad.training import config as training
+
+# Settings that no number depends on.
+_FREE = ("folder", "resume", "jobs")
 
 
-def run(config: Reproduce, console: Console | None = None) -> dict[str, Any]:
-    """Train everything, write the report and say where it is; returns what summary.json holds.
+def run(options: Reproduce, console: Console) -> Findings:
+    """Train everything, write the report and say where it is; returns what was found.
 
     Raises:
         ValueError: a setting cannot be used; or runs failed (the report names them).
         Stopped: SIGINT or SIGTERM; everything is saved.
     """
-    console = console or Console()
-    config = filled(config)
-    runs = training_runs(config)
-    about = _open(config, runs)
-    left = [run for run in runs.values() if not complete(run)]
-    _announce(config, len(runs), left, console)
-    errors = _train(config, runs, about, console) if left else {}
+    settings = decide(options)
+    runs = training_runs(settings)
+    about = _open(settings, runs)
+    remaining = [run for run in runs.values() if not complete(run)]
+    _announce(settings, len(runs), remaining, console)
+    errors = _train(settings, runs, about, console) if remaining else {}
     with console.status("drawing the figures"):
-        found = report.read(config.folder)
-        path = report.write([found], [explained(found)], config.folder)
-    summary: dict[str, Any] = records.read_json(config.folder / records.SUMMARY)
-    _print(summary, console)
-    console.print(f"report: {path}", style="bold", highlight=False, soft_wrap=True)
+        (findings,) = report.write([gather(settings.folder)], settings.folder)
+    _print(findings, settings.folder, console)
     if errors:
         names = ", ".join(errors)
         raise ValueError(
             f"{len(errors)} of {len(runs)} runs failed ({names}); the report says why. The same "
             "command with --resume tries them again"
         )
-    return summary
+    return findings
 
 
 def _train(
-    config: Reproduce, runs: dict[str, Settings], about: dict[str, Any], console: Console
+    settings: Settings, runs: dict[str, training.Settings], about: dict[str, Any], console: Console
 ) -> dict[str, str]:
-    """Train what is not complete, and write down how long it took; the errors of failed runs."""
+    """Train what is not complete, and record how long it took; the errors of failed runs."""
     start = time.monotonic()
     try:
-        return run_fleet(runs, config.jobs, console)
+        return run_fleet(runs, settings.jobs, console)
     finally:
         about["seconds"] = round(about.get("seconds", 0.0) + time.monotonic() - start, 1)
         about["finished"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        records.write_json(config.folder / records.CONFIG, about)
+        records.write_json(settings.folder / records.CONFIG, about)
 
 
-def _open(config: Reproduce, runs: dict[str, Settings]) -> dict[str, Any]:
+def _open(settings: Settings, runs: dict[str, training.Settings]) -> dict[str, Any]:
     """Make the folder, or check that what is in it can be continued; what config.json holds."""
-    path = config.folder / records.CONFIG
-    settings = {name: records.as_record(run) for name, run in runs.items()}
-    before: dict[str, Any] = {}
-    if path.exists():
-        before = records.read_json(path)
-        if before.get("experiment") != "reproduce":
-            raise ValueError(
-                f"out: {config.folder} holds another experiment ({before.get('experiment')}); name "
-                "another folder with --out"
-            )
-        if not config.resume:
-            raise ValueError(
-                f"out: {config.folder} holds a reproduction already; continue it with --resume, or "
-                "name another folder with --out"
-            )
-        for name, now in settings.items():
-            if name in before["runs"]:
-                check_same(now, before["runs"][name])
-    fields = {k: v for k, v in dataclasses.asdict(config).items() if k not in ("out", "resume")}
+    path = settings.folder / records.CONFIG
+    trainings = {name: records.as_record(run) for name, run in runs.items()}
+    before = records.claim(settings.folder, "reproduce", resume=settings.resume)
+    for name in trainings.keys() & before.get("runs", {}).keys():
+        training.check_same(trainings[name], before["runs"][name])
+    own = dataclasses.asdict(settings)
     about = {
         "experiment": "reproduce",
-        "command": command(config),
-        "settings": fields,
-        "runs": {**before.get("runs", {}), **settings},
+        "command": command(settings),
+        "settings": {k: v for k, v in own.items() if k not in ("folder", "resume")},
+        "runs": {**before.get("runs", {}), **trainings},
         "versions": records.versions(),
         "commit": _commit(),
         "cores": os.cpu_count(),
@@ -105,38 +91,35 @@ def _open(config: Reproduce, runs: dict[str, Settings]) -> dict[str, Any]:
     return about
 
 
-def command(config: Reproduce) -> str:
-    """The command line that these settings came from, without where and on how many cores."""
-    words = ["mlmcgrad reproduce", f"--preset {config.preset}"]
-    usual = filled(Reproduce(preset=config.preset))
-    for field in dataclasses.fields(Reproduce):
-        value = getattr(config, field.name)
-        if field.name in ("preset", "out", "resume", "jobs") or value == getattr(usual, field.name):
-            continue
-        text = " ".join(value) if isinstance(value, tuple) else str(value)
-        words.append(f"--{field.name} {text}")
-    return " ".join(words)
+def command(settings: Settings) -> str:
+    """The command line that gives these settings, apart from where and on how many cores."""
+    parts = ["mlmcgrad reproduce", f"--preset {settings.preset}"]
+    usual = dataclasses.asdict(decide(Reproduce(preset=settings.preset)))
+    for name, value in dataclasses.asdict(settings).items():
+        if name not in _FREE and value != usual[name]:
+            text = " ".join(value) if isinstance(value, tuple) else str(value)
+            parts.append(f"--{name} {text}")
+    return " ".join(parts)
 
 
-def _announce(config: Reproduce, count: int, left: list[Settings], console: Console) -> None:
+def _announce(
+    settings: Settings, count: int, remaining: list[training.Settings], console: Console
+) -> None:
     console.print(
-        f"{count} runs on {config.dataset}: {', '.join(LABELS[m] for m in config.methods)}; "
-        f"{', '.join(OPTIMIZERS[o] for o in config.optimizer)}; {config.seeds} seeds; "
-        f"BR-IWAE {config.iterations} iterations, the others {config.stretch} times as many",
+        f"{count} runs on {settings.dataset}: {', '.join(LABELS[m] for m in settings.methods)}; "
+        f"{', '.join(OPTIMIZERS[o] for o in settings.optimizer)}; {settings.seeds} seeds; "
+        f"BR-IWAE {settings.iterations} iterations, the others {settings.stretch} times as many",
         highlight=False,
     )
-    if len(left) < count:
-        console.print(f"{count - len(left)} of them are complete already", highlight=False)
-    if left and config.preset != "smoke":
+    if len(remaining) < count:
+        console.print(f"{count - len(remaining)} of them are complete already", highlight=False)
+    if remaining and settings.preset != "smoke":
         from mlmcgrad.experiments.reproduce.forecast import forecast
 
         with console.status("measuring how long it will take"):
-            time_needed = report_tables.duration(forecast(left) / config.jobs)
-        console.print(
-            f"estimated time with {config.jobs} runs side by side: {time_needed}",
-            style="bold",
-            highlight=False,
-        )
+            needed = duration(forecast(remaining) / settings.jobs)
+        text = f"estimated time with {settings.jobs} runs side by side: {needed}"
+        console.print(text, style="bold", highlight=False)
 
 
 def _commit() -> str | None:
@@ -144,34 +127,29 @@ def _commit() -> str | None:
     root = Path(__file__).resolve().parents[4]
     if not (root / ".git").exists():
         return None
+    command = ("git", "rev-parse", "HEAD")
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 5.0}
     try:
-        found = subprocess.run(
-            ("git", "rev-parse", "HEAD"),
-            cwd=root,
-            capture_output=True,
-            text=True,
-            timeout=5.0,
-            check=True,
-        )
+        answer = subprocess.run(command, cwd=root, check=True, **options)
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip()
+    return str(answer.stdout).strip()
 
 
-def _print(summary: dict[str, Any], console: Console) -> None:
-    table = Table(title="Claims")
-    for name in ("claim", "optimizer", "value", "95 % interval", "verdict"):
-        table.add_column(name, justify="right" if name in ("value", "95 % interval") else "left")
-    for claim in summary["claims"]:
-        low, high = claim["low"], claim["high"]
-        table.add_row(
-            claim["id"],
-            OPTIMIZERS[claim["optimizer"]],
-            "–" if claim["value"] is None else f"{claim['value']:.3g}",
-            "–" if low is None else f"{low:.3g} … {high:.3g}",
-            claim["verdict"],
-        )
-    console.print(table)
-
-
-__all__ = ["command", "run"]
+def _print(findings: Findings, folder: Path, console: Console) -> None:
+    """The claims that matter, each with what was found for both optimizers."""
+    for subject in HEADLINES:
+        claims = [claim for claim in findings.claims if claim.subject == subject]
+        if claims:
+            console.print(statement(subject), highlight=False, soft_wrap=True)
+        for claim in claims:
+            line = f"    {OPTIMIZERS[claim.optimizer]}: {tables.value(claim)}"
+            console.print(line, highlight=False, soft_wrap=True)
+    console.print(
+        f"number (95 % interval over {findings.seeds} seeds) verdict; all "
+        f"{len(findings.claims)} claims: {folder / report.CLAIMS}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    path = folder / report.REPORT
+    console.print(f"report: {path}", style="bold", highlight=False, soft_wrap=True)

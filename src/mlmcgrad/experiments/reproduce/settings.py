@@ -1,4 +1,4 @@
-"""Settings of `mlmcgrad reproduce` and `mlmcgrad report`.
+"""Options of `mlmcgrad reproduce` and `mlmcgrad report`, as the command line takes them.
 
 Nothing here imports torch, so that `mlmcgrad --help` answers at once.
 """
@@ -11,6 +11,8 @@ from typing import Literal, TypeAlias
 
 import tyro
 
+PresetName: TypeAlias = Literal["smoke", "quick", "full", "paper"]
+DatasetChoice: TypeAlias = Literal["digits", "cifar10"]
 OptimizerChoice: TypeAlias = Literal["amsgrad", "adagrad"]
 MethodChoice: TypeAlias = Literal["iwae", "br", "mlmc", "mlmc-rb"]
 
@@ -19,15 +21,15 @@ MethodChoice: TypeAlias = Literal["iwae", "br", "mlmc", "mlmc-rb"]
 class Reproduce:
     """Section 5 of the paper: its figures and its claims, measured, as one report."""
 
-    preset: Literal["smoke", "quick", "cpu", "paper"] = "quick"
-    """smoke: seconds. quick: digits, minutes. cpu: CIFAR-10, about an hour on 2 cores. paper:
-    CIFAR-10 as in Section 5; how many hours is said before it starts."""
-    dataset: Literal["digits", "cifar10"] | None = None
+    preset: PresetName = "quick"
+    """smoke: digits, seconds. quick: digits, minutes. full: CIFAR-10, about an hour on 2 cores.
+    paper: CIFAR-10 as in Section 5; the command first says how many hours."""
+    dataset: DatasetChoice | None = None
     """Images to train on, if not those of the preset."""
     optimizer: tuple[OptimizerChoice, ...] = ("amsgrad", "adagrad")
     """Optimizers, one or both."""
     methods: tuple[MethodChoice, ...] = ("iwae", "br", "mlmc", "mlmc-rb")
-    """Methods; claims compare mlmc and mlmc-rb (Rao-Blackwellised) with br."""
+    """Methods; claims compare mlmc and mlmc-rb (Rao-Blackwellised) with br and iwae."""
     seeds: int | None = None
     """Runs of each method and optimizer, with the seeds 1, 2, …"""
     jobs: int = 2
@@ -35,34 +37,29 @@ class Reproduce:
     out: Path | None = None
     """Folder for the runs and the report; by default runs/reproduce- and the preset."""
     resume: bool = False
-    """Continue what is in the folder, or start if there is nothing."""
+    """Continue from what is in the folder, or start if it is empty."""
     iterations: int | None = None
     """Iterations of br, if not those of the preset."""
     stretch: int | None = None
-    """The other methods run this many times as many; what they cost is still less."""
+    """The other methods run this many times as many iterations; they still cost less."""
     device: str | None = None
-    """Where to compute: cpu, cuda, …; by default cpu, for the preset paper cuda where there is one.
+    """Where to compute: cpu, cuda, …; by default cpu, and for the preset paper cuda if available.
     """
 
     def __post_init__(self) -> None:
         for name, least in (("seeds", 1), ("jobs", 1), ("iterations", 16), ("stretch", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
+                raise ValueError(f"{name} must be ≥ {least}, got {value}")
         for name in ("optimizer", "methods"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
                 raise ValueError(f"{name} must name each choice once, got {' '.join(values)!r}")
 
-    @property
-    def folder(self) -> Path:
-        """Where everything goes."""
-        return self.out or Path("runs") / f"reproduce-{self.preset}"
-
 
 @dataclass(frozen=True)
 class Report:
-    """Build the report of a reproduction again from its run folders; several stand side by side."""
+    """Build the report of a reproduction from its run folders; several stand side by side."""
 
     folders: tyro.conf.Positional[tuple[Path, ...]]
     """Folders that `mlmcgrad reproduce` has written."""
@@ -78,6 +75,3 @@ class Report:
     def folder(self) -> Path:
         """Where the report goes."""
         return self.out or (self.folders[0] if len(self.folders) == 1 else Path("runs/report"))
-
-
-__all__ = ["Report", "Reproduce"]
