@@ -7,7 +7,7 @@ import mlmcgrad
 
 ROOT = Path(mlmcgrad.__file__).parent
 LAYERS = [
-    {"schedules", "plan", "measure", "runs"},
+    {"ranges", "schedules", "plan", "measure", "runs"},
     {"levels", "optim", "theory", "datasets"},
     {"kernels", "estimators"},
     {"backward", "problems"},
@@ -19,7 +19,7 @@ LAYERS = [
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # About formulas, not about sampling; and about folders, not about models.
-ALONE = {"optim": {"schedules"}, "theory": {"schedules"}, "runs": set[str]()}
+ALONE = {"optim": {"schedules", "ranges"}, "theory": {"schedules", "ranges"}, "runs": set[str]()}
 
 
 def _imports(path: Path) -> set[str]:

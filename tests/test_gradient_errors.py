@@ -103,8 +103,8 @@ def test_an_error_in_the_middle_leaves_grad_alone() -> None:
     ("options", "message"),
     [
         ({"chunk": 0}, "chunk must be an integer ≥ 1, got 0"),
-        ({"tolerance": -1.0}, "tolerance must be finite and ≥ 0, got -1.0"),
-        ({"thinning": math.nan}, "thinning must be finite and ≥ 0, got nan"),
+        ({"tolerance": -1.0}, "tolerance must be ≥ 0, got -1.0"),
+        ({"thinning": math.nan}, "thinning must be a finite number, got nan"),
         ({"reduction": "max"}, "reduction must be 'mean' or 'sum', got 'max'"),
         ({"parameters": []}, "got none among 0"),
         ({"parameters": [torch.zeros(2)]}, "got none among 1"),

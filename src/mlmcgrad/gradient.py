@@ -23,6 +23,7 @@ from mlmcgrad.estimators import Estimator
 from mlmcgrad.kernels.base import Context, Kernel, Outcome, Pieces, Simulation, Start, tensors_in
 from mlmcgrad.measure import certainty, chunks, drop, thin
 from mlmcgrad.plan import Plan
+from mlmcgrad.ranges import non_negative, whole
 from mlmcgrad.schedules import check_iteration
 
 
@@ -123,14 +124,11 @@ class MarkovGradient:
     thinning: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        if isinstance(self.chunk, bool) or not isinstance(self.chunk, int) or self.chunk < 1:
-            raise ValueError(f"chunk must be an integer ≥ 1, got {self.chunk!r}")
+        whole(self.chunk, "chunk")
         if self.reduction not in ("mean", "sum"):
             raise ValueError(f"reduction must be 'mean' or 'sum', got {self.reduction!r}")
-        for name in ("tolerance", "thinning"):
-            value = getattr(self, name)
-            if not 0.0 <= value < float("inf"):
-                raise ValueError(f"{name} must be finite and ≥ 0, got {value!r}")
+        non_negative(self.tolerance, "tolerance")
+        non_negative(self.thinning, "thinning")
         if self.parameters is not None:
             object.__setattr__(self, "parameters", _differentiable(self.parameters))
 

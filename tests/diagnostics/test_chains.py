@@ -58,7 +58,7 @@ def test_diagnose_a_lazy_chain() -> None:
     assert health.effective == pytest.approx(300.0 / 9.0, rel=0.15)
     assert health.acceptance == pytest.approx(0.1, abs=0.01)
     assert health.weights is None
-    with pytest.raises(ValueError, match="length must be ≥ 4, got 2"):
+    with pytest.raises(ValueError, match="length must be an integer ≥ 4, got 2"):
         diagnose(gradient, start, length=2, generator=rng())
 
 

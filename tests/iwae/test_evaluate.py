@@ -78,7 +78,7 @@ def test_off_diagonal_mean_and_its_jackknife() -> None:
     sample = torch.tensor(values)
     assert abs(float(sample.mean()) - 0.1) < 5.0 * float(sample.std()) / 20.0
     assert sum(errors) / len(errors) == pytest.approx(float(sample.std()), rel=0.25)
-    with pytest.raises(ValueError, match=r"repeats .* must be at least 3"):
+    with pytest.raises(ValueError, match=r"repeats .* must be ≥ 3"):
         squared_gradient_norm(linear(), _data(3), generator=rng(), repeats=2)
 
 

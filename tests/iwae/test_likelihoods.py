@@ -39,5 +39,5 @@ def test_gradients_stay_finite_for_a_pixel_that_is_far_off() -> None:
 
 def test_bits_per_dimension() -> None:
     assert bits_per_dimension(3072 * math.log(2.0) * 8, (3, 32, 32)) == pytest.approx(8.0)
-    with pytest.raises(ValueError, match="levels must be at least 2, got 1"):
+    with pytest.raises(ValueError, match="levels must be an integer ≥ 2, got 1"):
         DiscretizedLogistic(1)

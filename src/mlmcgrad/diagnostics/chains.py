@@ -21,6 +21,7 @@ from mlmcgrad.estimators import Average
 from mlmcgrad.gradient import MarkovGradient
 from mlmcgrad.kernels import ISIR
 from mlmcgrad.kernels.base import Start, take
+from mlmcgrad.ranges import whole
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,7 @@ def diagnose(
         generator: source of all randomness.
         draws: proposals per row whose weights are looked at, for i-SIR.
     """
-    half = length // 2
-    if half < 2:
-        raise ValueError(f"length must be ≥ 4, got {length}")
+    half = whole(length, "length", 4) // 2
     chains = gradient.kernel.chains(x0, context)
     averaged, outcome = chain_gradients(
         gradient,

@@ -14,6 +14,7 @@ import torch
 
 from mlmcgrad.levels import check_truncation
 from mlmcgrad.plan import Plan
+from mlmcgrad.ranges import non_negative
 from mlmcgrad.schedules import Schedule, as_schedule, value_at
 
 
@@ -60,7 +61,5 @@ class Average:
         if not length >= 1.0:
             raise ValueError(f"length must be ≥ 1, got {length!r} at n = {n}")
         check_truncation(length)
-        burn_in = value_at(self.burn_in, n, "burn_in")
-        if not 0.0 <= burn_in < math.inf:
-            raise ValueError(f"burn_in must be finite and ≥ 0, got {burn_in!r} at n = {n}")
+        burn_in = non_negative(value_at(self.burn_in, n, "burn_in"), "burn_in")
         return math.floor(burn_in), math.floor(length)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mlmcgrad.levels import Assignment, Geometric, LevelLaw, check_truncation
 from mlmcgrad.plan import Plan
+from mlmcgrad.ranges import whole
 from mlmcgrad.schedules import Schedule, as_schedule, value_at
 
 
@@ -55,8 +56,7 @@ class MLMC:
             raise ValueError(
                 f"assignment must be one of {get_args(Assignment)}, got {self.assignment!r}"
             )
-        if isinstance(self.base, bool) or not isinstance(self.base, int) or self.base < 1:
-            raise ValueError(f"base must be an integer ≥ 1, got {self.base!r}")
+        whole(self.base, "base")
 
     def plan(self, chains: int, n: int | None, generator: torch.Generator) -> Plan:
         """Draw the levels and lay out lengths and weights of the chains at iteration n."""

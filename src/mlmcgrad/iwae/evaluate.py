@@ -27,6 +27,7 @@ from mlmcgrad.estimators import Average
 from mlmcgrad.gradient import MarkovGradient
 from mlmcgrad.iwae.networks import LatentModel
 from mlmcgrad.kernels import ISIR
+from mlmcgrad.ranges import whole
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ def negative_log_likelihood(
     Returns:
         Mean over the images, and the standard error of that mean over images.
     """
-    if samples < 1 or chunk < 1:
-        raise ValueError(f"samples and chunk must be ≥ 1, got {samples} and {chunk}")
+    whole(samples, "samples")
+    whole(chunk, "chunk")
     each = []
     images = max(1, chunk // samples)
     draws = min(samples, chunk)
@@ -110,8 +111,7 @@ def squared_gradient_norm(
     images = [y] * repeats if isinstance(y, Tensor) else list(y)
     if len(images) < 3:
         raise ValueError(
-            f"repeats (or the images in a list) must be at least 3 for a standard error, got "
-            f"{len(images)}"
+            f"repeats (or the images in a list) must be ≥ 3 for a standard error, got {len(images)}"
         )
     gradient = MarkovGradient(
         ISIR(model.log_weight, model.propose, candidates, rao_blackwell=True, chunk=chunk),

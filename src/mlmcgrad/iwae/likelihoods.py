@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from mlmcgrad.ranges import whole
+
 
 class Likelihood(Protocol):
     """What a latent model needs of a likelihood."""
@@ -75,8 +77,7 @@ class DiscretizedLogistic:
     levels: int = 256
 
     def __post_init__(self) -> None:
-        if self.levels < 2:
-            raise ValueError(f"levels must be at least 2, got {self.levels}")
+        whole(self.levels, "levels", 2)
 
     @property
     def outputs(self) -> int:

@@ -36,6 +36,7 @@ from mlmcgrad.kernels.base import take
 from mlmcgrad.levels import Assignment
 from mlmcgrad.measure import concatenate
 from mlmcgrad.plan import Plan
+from mlmcgrad.ranges import non_negative, whole
 from mlmcgrad.schedules import Schedule, check_iteration
 
 Method: TypeAlias = Literal["iwae", "br", "mlmc"]
@@ -96,13 +97,8 @@ class Objective:
             if value not in get_args(kind):
                 raise ValueError(f"{name} must be one of {get_args(kind)}, got {value!r}")
         least = 2 if self.method != "iwae" and self.kernel == "isir" else 1
-        if not isinstance(self.candidates, int) or self.candidates < least:
-            raise ValueError(
-                f"candidates must be an integer ≥ {least} for method {self.method!r}, got "
-                f"{self.candidates!r}"
-            )
-        if not 0.0 <= self.thinning < math.inf:
-            raise ValueError(f"thinning must be finite and ≥ 0, got {self.thinning!r}")
+        whole(self.candidates, "candidates", least)
+        non_negative(self.thinning, "thinning")
 
     @cached_property
     def estimator(self) -> Estimator:

@@ -32,6 +32,7 @@ from mlmcgrad.kernels.base import (
 from mlmcgrad.kernels.selection import Draws, rao_blackwell, sampled
 from mlmcgrad.measure import Measure
 from mlmcgrad.plan import Plan
+from mlmcgrad.ranges import whole
 
 
 @dataclass(frozen=True)
@@ -77,10 +78,8 @@ class ISIR:
     chunk: int = field(default=8192, kw_only=True)
 
     def __post_init__(self) -> None:
-        for name, least in (("candidates", 2), ("chunk", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be an integer ≥ {least}, got {value!r}")
+        whole(self.candidates, "candidates", 2)
+        whole(self.chunk, "chunk")
 
     def chains(self, x0: Start, context: Context) -> int:
         """One for each row of x0, or for x0=None of the first tensor in the context."""

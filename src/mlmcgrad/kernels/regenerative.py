@@ -20,6 +20,7 @@ from torch import Tensor
 from mlmcgrad.kernels.base import Context, Outcome, Pieces, Start, count_states
 from mlmcgrad.measure import Measure
 from mlmcgrad.plan import Plan
+from mlmcgrad.ranges import fraction
 
 
 @final
@@ -39,8 +40,7 @@ class Regenerative:
     law: Callable[..., Tensor]
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.stay < 1.0:
-            raise ValueError(f"stay must be in [0, 1), got {self.stay!r}")
+        fraction(self.stay, "stay")
 
     def chains(self, x0: Start, context: Context) -> int:
         """One for each row of x0."""

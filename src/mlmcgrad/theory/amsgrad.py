@@ -25,8 +25,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mlmcgrad.ranges import fraction, positive
 from mlmcgrad.schedules import Power, Schedule, as_schedule
-from mlmcgrad.theory.ranges import fraction, positive
 from mlmcgrad.theory.sums import EXACT, Iterations, grid, values
 from mlmcgrad.theory.terms import AMSGradBound, Problem, check_monotone, log_lengths, truncations
 

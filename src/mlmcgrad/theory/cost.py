@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
+from mlmcgrad.ranges import whole
 from mlmcgrad.schedules import Power, Schedule, as_schedule
-from mlmcgrad.theory.ranges import whole
 from mlmcgrad.theory.sums import EXACT, grid, values
 
 

@@ -36,7 +36,7 @@ from dataclasses import KW_ONLY, dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mlmcgrad.theory.ranges import fraction, non_negative, positive
+from mlmcgrad.ranges import fraction, non_negative, positive
 from mlmcgrad.theory.transition import Matrix, stationary_law, transition_matrix
 
 _BLOCK_DISTANCE = 1e-4  # d̄(m) at the block length m used for α

@@ -28,8 +28,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 
+from mlmcgrad.ranges import non_negative, number, positive, whole
 from mlmcgrad.theory.ergodicity_constants import Ergodicity
-from mlmcgrad.theory.ranges import non_negative, number, positive, whole
 
 LevelLaw = Callable[[int], float] | Sequence[float]
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mlmcgrad.theory.ranges import non_negative
+from mlmcgrad.ranges import non_negative
 
 Order = tuple[float, float]
 """(exponent of N, power of log N)."""

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from mlmcgrad.ranges import positive, whole
 from mlmcgrad.schedules import Power
 from mlmcgrad.theory import bounds, rates
 from mlmcgrad.theory.cost import average_cost, expected_cost, level
-from mlmcgrad.theory.ranges import positive, whole
 from mlmcgrad.theory.rates import Rate
 from mlmcgrad.theory.terms import Bound, Problem
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mlmcgrad.ranges import whole
 from mlmcgrad.schedules import Power, Schedule
-from mlmcgrad.theory.ranges import whole
 
 Array = NDArray[np.float64]
 Iterations = int | Iterable[int]

@@ -7,9 +7,9 @@ from dataclasses import KW_ONLY, dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from mlmcgrad.ranges import non_negative, positive
 from mlmcgrad.schedules import Schedule
 from mlmcgrad.theory.estimator_constants import Constants
-from mlmcgrad.theory.ranges import non_negative, positive
 from mlmcgrad.theory.sums import Array, values
 
 

@@ -1,4 +1,4 @@
-"""Range checks of the numbers that enter the theory; every error names the argument and value."""
+"""Range checks of arguments that are numbers; every error names the argument and its value."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ def fraction(value: float, name: str) -> float:
 
 def whole(value: int, name: str, least: int = 1) -> int:
     """Return value if it is an integer ≥ least."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    result = value.__index__()
-    if result < least:
+    integer = hasattr(value, "__index__") and not isinstance(value, bool)
+    if not integer or value.__index__() < least:
         raise ValueError(f"{name} must be an integer ≥ {least}, got {value!r}")
-    return result
+    return value.__index__()
