@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 from mlmcgrad.cli import main
-from mlmcgrad.cli.data import run
-from mlmcgrad.cli.settings import Data
+from mlmcgrad.cli.data import Data, run
 from mlmcgrad.datasets import cifar10
 from tests.datasets import tiny
 

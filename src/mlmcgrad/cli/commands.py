@@ -14,7 +14,7 @@ import tyro
 from rich.console import Console
 
 import mlmcgrad
-from mlmcgrad.cli.settings import Data
+from mlmcgrad.cli.data import Data
 from mlmcgrad.experiments.bound.settings import Bound
 from mlmcgrad.experiments.demo.settings import Demo
 from mlmcgrad.experiments.rates.settings import Rates

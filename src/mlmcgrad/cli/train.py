@@ -10,9 +10,8 @@ from mlmcgrad.training.config import Config
 from mlmcgrad.training.loop import train
 
 
-def run(config: Config, console: Console | None = None) -> dict[str, Any]:
+def run(config: Config, console: Console) -> dict[str, Any]:
     """Train and print the result; returns the contents of summary.json."""
-    console = console or Console()
     result = train(config, console)
     summary = result.summary
     bits = summary.get("bits_per_dimension")

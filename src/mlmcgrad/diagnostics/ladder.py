@@ -155,27 +155,22 @@ def accuracy(
         report: called with the share that is done.
     """
     known = as_reference(reference, gradient)
-    sampler = Sampler(gradient, x0, context, generator)
+    sampler = Sampler(gradient, x0, context, generator, replicates, least)
     estimator = gradient.estimator
     ladder = sorted(ladder)
     if not ladder:
         raise ValueError("ladder must hold at least one truncation, got none")
     if isinstance(estimator, MLMC):
-        rungs, strata = _multilevel(estimator, sampler, ladder, replicates, least, report)
+        rungs, strata = _multilevel(estimator, sampler, ladder, report)
     elif isinstance(estimator, Average):
-        rungs, strata = _average(estimator, sampler, ladder, replicates, least, report)
+        rungs, strata = _average(estimator, sampler, ladder, report)
     else:
         raise TypeError(f"gradient.estimator must be MLMC or Average, got {estimator!r}")
     return Accuracy(tuple(rungs), tuple(strata), known)
 
 
 def _multilevel(
-    estimator: MLMC,
-    sampler: Sampler,
-    ladder: Sequence[int],
-    replicates: int,
-    least: int,
-    report: Callable[[float], None],
+    estimator: MLMC, sampler: Sampler, ladder: Sequence[int], report: Callable[[float], None]
 ) -> tuple[list[Rung], list[Stratum]]:
     law, base = estimator.levels, estimator.base
     top = dataclasses.replace(estimator, truncation=float(ladder[-1]))
@@ -183,14 +178,13 @@ def _multilevel(
     strata: list[Stratum] = []
     for k in range(highest + 1):
         level = k or highest + 1  # beyond the truncation: the base term alone
-        wanted = max(least, replicates // law.length(k, base))
-        strata.append(sampler.draw(partial(_at_level, top, level), wanted))
+        strata.append(sampler.draw(partial(_at_level, top, level), law.length(k, base)))
         report((k + 1) / (highest + 1))
     rungs = []
     for truncation in ladder:
         mlmc = dataclasses.replace(estimator, truncation=float(truncation))
         kappa = mlmc.truncation_level()
-        lengths = mlmc.plan(replicates, None, sampler.generator).longest
+        lengths = mlmc.plan(sampler.replicates, None, sampler.generator).longest
         rungs.append(
             Rung(
                 truncation=float(truncation),
@@ -209,18 +203,13 @@ def _at_level(estimator: MLMC, level: int, chains: int) -> Plan:
 
 
 def _average(
-    estimator: Average,
-    sampler: Sampler,
-    ladder: Sequence[int],
-    replicates: int,
-    least: int,
-    report: Callable[[float], None],
+    estimator: Average, sampler: Sampler, ladder: Sequence[int], report: Callable[[float], None]
 ) -> tuple[list[Rung], list[Stratum]]:
     rungs, strata = [], []
     for i, length in enumerate(ladder):
         average = dataclasses.replace(estimator, length=float(length))
         plan = partial(average.plan, n=None, generator=sampler.generator)
-        strata.append(sampler.draw(plan, max(least, replicates // length)))
+        strata.append(sampler.draw(plan, length))
         cost = float(strata[-1].length)
         rungs.append(Rung(float(length), length, (1.0,), (i,), cost, average.expected_length()))
         report((i + 1) / len(ladder))

@@ -98,18 +98,17 @@ def level_test(
         report: called with the share that is done.
     """
     law = levels or Geometric()
-    sampler = Sampler(gradient, x0, context, generator)
+    sampler = Sampler(gradient, x0, context, generator, replicates, least)
 
     def average(k: int) -> Stratum:
-        wanted = max(least, replicates // law.length(k, base))
-        plan = Average(law.length(k, base)).plan
-        return sampler.draw(lambda chains: plan(chains, None, generator), wanted)
+        length = law.length(k, base)
+        plan = Average(length).plan
+        return sampler.draw(lambda chains: plan(chains, None, generator), length)
 
     shorter = average(0)
     rows = [_row(0, shorter, shorter, 0.0)]
     for k in range(1, highest + 1):
-        wanted = max(least, replicates // law.length(k, base))
-        difference = sampler.draw(partial(difference_plan, law, k, base), wanted)
+        difference = sampler.draw(partial(difference_plan, law, k, base), law.length(k, base))
         longer, again = average(k), average(k - 1)
         gap = (longer.mean - again.mean - difference.mean).abs()
         errors = sum(

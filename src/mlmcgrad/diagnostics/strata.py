@@ -41,7 +41,6 @@ class Stratum:
     third: float  # E‖Ĥ‖³
     third_variance: float
     kurtosis: float  # largest over the coordinates; 3 for a Gaussian
-    acceptance: float
 
     def resampled(self, generator: torch.Generator) -> Stratum:
         """Another stratum that the same chains might have given, by the normal approximation."""
@@ -64,40 +63,40 @@ class Sampler:
     x0: Start
     context: Context
     generator: torch.Generator
+    replicates: int  # chains of length 1; longer ones get fewer, so that all cost about the same
+    least: int  # replicates that the longest chains get nevertheless
 
     @property
     def rows(self) -> int:
         """How many different starts there are."""
         return self.gradient.kernel.chains(self.x0, self.context)
 
-    def draw(self, plan: Callable[[int], Plan], wanted: int) -> Stratum:
-        """Moments from at least `wanted` replicates, the same number for every row.
+    def draw(self, plan: Callable[[int], Plan], length: int) -> Stratum:
+        """Moments from the replicates that chains of a length get, as many for every row.
 
         Args:
             plan: makes the plan for a number of chains.
-            wanted: replicates.
+            length: of the chains.
         """
-        rounds = math.ceil(wanted / self.rows)
+        rounds = math.ceil(max(self.least, self.replicates // length) / self.rows)
         device = required_parameters(self.gradient)[0].device
         per_call = max(1, _CHAINS // self.rows)
-        samples, done, length, accepted, transitions = [], 0, 0, 0.0, 0
+        samples, done, longest = [], 0, 0
         while done < rounds:
             now = min(per_call, rounds - done)
             index = torch.arange(self.rows, device=device).repeat(now)
             layout = plan(len(index))
             (x0,) = take((self.x0,), index)
-            each, outcome = chain_gradients(
+            each, _ = chain_gradients(
                 self.gradient, x0, *take(self.context, index), plan=layout, generator=self.generator
             )
             samples.append(each)
-            length = int(layout.longest.max())
-            accepted += outcome.accepted
-            transitions += int(layout.longest.sum())
+            longest = int(layout.longest.max())
             done += now
-        return _stratum(torch.cat(samples), length, accepted / transitions)
+        return _stratum(torch.cat(samples), longest)
 
 
-def _stratum(sample: Tensor, length: int, acceptance: float) -> Stratum:
+def _stratum(sample: Tensor, length: int) -> Stratum:
     norm = sample.norm(dim=1)
     mean = sample.mean(0)
     centred = sample - mean
@@ -115,5 +114,4 @@ def _stratum(sample: Tensor, length: int, acceptance: float) -> Stratum:
         third=float((norm**3).mean()),
         third_variance=float((norm**3).var()),
         kurtosis=float(kurtosis.max()),
-        acceptance=acceptance,
     )

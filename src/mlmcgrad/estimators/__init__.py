@@ -16,7 +16,6 @@ class Estimator(Protocol):
 
     def plan(self, chains: int, n: int | None, generator: torch.Generator) -> Plan:
         """Lengths and weights of the chains at iteration n ≥ 1; None where none was given."""
-        ...
 
 
 __all__ = ["MLMC", "Average", "Estimator"]

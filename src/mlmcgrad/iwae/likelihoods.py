@@ -32,15 +32,12 @@ class Likelihood(Protocol):
     @property
     def outputs(self) -> int:
         """Numbers that the decoder must put out for each pixel channel."""
-        ...
 
     def log_prob(self, decoded: Tensor, y: Tensor) -> Tensor:
         """Log-likelihood of each image, (rows,), from (rows, outputs·channels, h, w)."""
-        ...
 
     def mean(self, decoded: Tensor) -> Tensor:
         """The image to show for what the decoder put out, (rows, channels, h, w) in [0, 1]."""
-        ...
 
 
 @final

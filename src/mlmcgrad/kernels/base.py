@@ -43,11 +43,9 @@ class Kernel(Protocol):
 
     def chains(self, x0: Start, context: Context) -> int:
         """How many chains this start holds, or a ValueError that says what is wrong with it."""
-        ...
 
     def run(self, x0: Start, context: Context, plan: Plan, generator: torch.Generator) -> Pieces:
         """Simulate the planned chains from x0: yield their measure, return the outcome."""
-        ...
 
 
 class Simulation:

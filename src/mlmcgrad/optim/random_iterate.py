@@ -23,7 +23,6 @@ from torch.optim.optimizer import Optimizer
 
 from mlmcgrad.optim._base import AdaptiveOptimizer
 from mlmcgrad.optim._checks import NON_NEGATIVE
-from mlmcgrad.optim._weights import check_bounds, iterate_weight
 from mlmcgrad.schedules import Schedule
 
 
@@ -69,7 +68,7 @@ class RandomIterate:
         weight: float | Schedule | None = None,
     ) -> None:
         if weight is None:
-            check_bounds(optimizer)
+            _check_bounds(optimizer)
         elif not callable(weight):
             weight = NON_NEGATIVE.check("weight", weight)
         self._optimizer = optimizer
@@ -156,7 +155,7 @@ class RandomIterate:
                 f"the optimizer has {len(parameters)} parameters, it had {len(self._stored)} when "
                 "RandomIterate was made; make a new one after add_param_group"
             )
-        weight = iterate_weight(self._optimizer, self._n, self._lambda)
+        weight = _iterate_weight(self._optimizer, self._n, self._lambda)
         device = self._generator.device
         u = torch.rand((), dtype=torch.float64, device=device, generator=self._generator).item()
         self._total += weight
@@ -182,3 +181,41 @@ class RandomIterate:
     def _after_step(self, *_: Any) -> None:
         self._n += 1
         self._pending = True
+
+
+def _iterate_weight(optimizer: Optimizer, n: int, weight: float | Schedule | None) -> float:
+    """w_n, the smallest of all param groups.
+
+    Args:
+        optimizer: about to take step n + 1.
+        n: index of the iterate, n ≥ 0.
+        weight: λ, instead of the optimizer's own.
+    """
+    products = []
+    for g, group in enumerate(optimizer.param_groups):
+        lr, factor = float(group["lr"]), 1.0
+        if isinstance(optimizer, AdaptiveOptimizer):
+            lr = optimizer.lr_at(n + 1, g)
+            factor = optimizer.preconditioner_bounds(n + 1, g)[0]
+        if weight is not None:
+            value = weight(n + 1) if callable(weight) else weight
+            factor = NON_NEGATIVE.check("weight", value, f" at step n={n + 1}")
+        products.append(NON_NEGATIVE.check("lr", lr, f" in param group {g}") * factor)
+    return min(products)
+
+
+def _check_bounds(optimizer: Optimizer) -> None:
+    """Raise if the optimizer's own bounds give no weights."""
+    if isinstance(optimizer, AdaptiveOptimizer):
+        # Step 1 does not count: AMSGrad's lower bound is 0 there by definition.
+        if optimizer.preconditioner_bounds(2)[0] > 0.0:
+            return
+        raise ValueError(
+            f"{type(optimizer).__name__} without clipping has the preconditioner bound 0, so "
+            "theory gives no weights; make its clip finite, or pass weight=1.0"
+        )
+    if not isinstance(optimizer, torch.optim.SGD):
+        raise TypeError(
+            f"no preconditioner bound is known for {type(optimizer).__name__}; pass weight=, "
+            "a number or a schedule λ_n"
+        )

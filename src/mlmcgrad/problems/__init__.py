@@ -20,11 +20,9 @@ class Problem(Protocol):
     @property
     def parameters(self) -> tuple[Tensor, ...]:
         """The parameters of the loss."""
-        ...
 
     def exact_gradient(self) -> tuple[Tensor, ...]:
         """∇V(θ), one tensor for each parameter."""
-        ...
 
 
 __all__ = [

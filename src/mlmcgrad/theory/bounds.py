@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlmcgrad.schedules import Schedule, as_schedule
-from mlmcgrad.theory.amsgrad import amsgrad
+from mlmcgrad.theory.amsgrad import amsgrad as amsgrad
 from mlmcgrad.theory.sums import EXACT, Array, Iterations, grid, values
 from mlmcgrad.theory.terms import (
     AdagradBound,
@@ -150,6 +150,3 @@ def adagrad(
         second_moment=c.c2 * G**2 * problem.L * second / weight,
         third_moment=2 * c.c3 * G**4 * third / weight,
     )
-
-
-__all__ = ["adagrad", "amsgrad", "general"]
