@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mlmcgrad.estimators import MLMC, Average
     from mlmcgrad.gradient import Estimate, MarkovGradient
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 _HOME = {
     "MLMC": "estimators",
