@@ -127,12 +127,12 @@ class ISIR:
         free = torch.ones(len(owner), dtype=torch.bool)
         if start is not None:
             free[(first[:, None] + torch.arange(start.points.shape[1])).flatten()] = False
-        z, log_w = self._fresh(context, owner[free], generator)
-        if start is not None:
-            points, weights = start.points.flatten(0, 1), start.log_weight.flatten().double()
-            z = points if z is None else _insert(z, points, ~free)
-            log_w = _insert(log_w, weights, ~free)
-        assert z is not None  # there is a chain, so there is a candidate
+        states, weights = self._fresh(context, owner[free], generator)
+        if start is None:
+            z, log_w = torch.cat(states), torch.cat(weights)
+        else:
+            z = _insert(states, start.points.flatten(0, 1), ~free)
+            log_w = _insert(weights, start.log_weight.flatten().double(), ~free)
         bad = ~(log_w < torch.inf)  # NaN or +∞: the draw cannot be used
         return z, log_w.masked_fill(bad, -torch.inf), int(bad.sum())
 
@@ -156,17 +156,14 @@ class ISIR:
 
     def _fresh(
         self, context: Context, owner: Tensor, generator: torch.Generator
-    ) -> tuple[Tensor | None, Tensor]:
-        """Draws for these rows with their log weights, in chunks; None for no rows."""
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Draws for these rows with their log weights, chunk by chunk."""
         states, log_weights = [], []
-        for begin in range(0, len(owner), self.chunk):
-            who = owner[begin : begin + self.chunk]
+        for who in owner.split(self.chunk) if len(owner) else ():
             rows = take(context, who)
             states.append(self._propose(rows, len(who), generator))
             log_weights.append(self._weigh(states[-1], rows))
-        if not states:
-            return None, torch.zeros(0, dtype=torch.float64)
-        return torch.cat(states), torch.cat(log_weights)
+        return states, log_weights
 
     def _weigh(self, z: Tensor, context: Context) -> Tensor:
         log_w = self.log_weight(z, *context)
@@ -184,8 +181,11 @@ class ISIR:
         return z
 
 
-def _insert(drawn: Tensor, start: Tensor, where: Tensor) -> Tensor:
+def _insert(chunks: list[Tensor], start: Tensor, where: Tensor) -> Tensor:
     """Put the candidates of x0 into their rows, the drawn ones into the others."""
+    if not chunks:
+        return start
+    drawn = torch.cat(chunks)
     if drawn.shape[1:] != start.shape[1:] or drawn.dtype != start.dtype:
         raise ValueError(
             f"x0 must look like a draw of propose, {drawn.dtype} of shape (chains, "
