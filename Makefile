@@ -49,7 +49,7 @@ bench: $(BENCH)/.installed
 	$(BENCH)/bin/python benchmarks/run.py
 
 docs: $(STAMP)
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # The library without its extras: whoever installs `mlmcgrad` alone gets torch and NumPy.
 $(CORE)/.installed: pyproject.toml constraints.txt
