@@ -33,8 +33,11 @@ def digits() -> Dataset:
     Reference: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine
     Learning Repository, 1998 (its test set).
     """
-    import sklearn  # takes half a second, so not at the top
-
+    try:
+        import sklearn  # takes half a second, so not at the top
+    except ModuleNotFoundError as error:
+        remedy = "digits come with the package scikit-learn; pip install 'mlmcgrad[cli]'"
+        raise ModuleNotFoundError(remedy, name=error.name) from error
     images = _embedded()
     if (digest := sha256(images)) != SHA256:
         raise ValueError(

@@ -107,16 +107,12 @@ class StepKernel(ABC, Generic[S]):
         return Outcome(last, evaluations, accepted, invalid)
 
 
-def _as_it_is(valid: Tensor) -> Tensor:
-    return valid
-
-
 def steps(
     advance: Callable[[S, Any, Context], tuple[S, Tensor, tuple[Tensor, ...]]],
     state: S,
     noise: Iterable[Any],
     context: Context,
-    valid: Callable[..., Tensor] = _as_it_is,
+    valid: Callable[..., Tensor] = lambda valid: valid,
 ) -> Walk[S]:
     """Make steps one by one.
 

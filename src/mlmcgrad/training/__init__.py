@@ -28,7 +28,11 @@ __all__ = ["Config", "DivergedError", "Result", "Settings", "Stopped", "train"]
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"mlmcgrad.{_HOME[name]}"), name)
+    try:
+        return getattr(import_module(f"mlmcgrad.{_HOME[name]}"), name)
+    except ModuleNotFoundError as error:
+        remedy = f"training needs the package {error.name}; pip install 'mlmcgrad[cli]'"
+        raise ModuleNotFoundError(remedy, name=error.name) from error
 
 
 def __dir__() -> list[str]:
