@@ -34,7 +34,12 @@ def test_results_come_back_in_order_with_one_thread_each(tmp_path: Path, jobs: i
     assert results == {f"p{x}": {"square": x * x, "threads": 1} for x in (3, 1, 2)}
     assert list(results) == ["p3", "p1", "p2"]
     assert len(list(tmp_path.glob("parts/*.json"))) == 3
-    forget(tmp_path)
+    own = tmp_path / "parts" / "of the user.json"
+    own.write_text("kept")
+    forget(tmp_path, results)
+    assert list(tmp_path.rglob("*")) == [own.parent, own]
+    own.unlink()
+    forget(tmp_path, results)
     assert not list(tmp_path.iterdir())
 
 

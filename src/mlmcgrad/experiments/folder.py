@@ -72,5 +72,5 @@ def simulate(
     records.write_config(settings.out, settings)
     findings = summarise(run_parts(part, arguments, settings.out, settings.jobs, console))
     findings.write(settings.out)
-    forget(settings.out)
+    forget(settings.out, arguments)
     return findings

@@ -7,10 +7,9 @@ SIGINT and SIGTERM are passed on to the workers as SIGTERM, so that a job can sa
 from __future__ import annotations
 
 import json
-import shutil
 import signal
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, closing
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, suppress
 from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -68,9 +67,12 @@ def run_parts(
     return {name: results[name] for name in arguments}
 
 
-def forget(folder: Path) -> None:
-    """Remove the saved parts, once the results of the whole run are written."""
-    shutil.rmtree(folder / PARTS, ignore_errors=True)
+def forget(folder: Path, names: Iterable[str]) -> None:
+    """Remove the saved parts of these names, once the results of the whole run are written."""
+    for name in names:
+        (folder / PARTS / f"{name}.json").unlink(missing_ok=True)
+    with suppress(OSError):  # it is not there, or holds files that are not ours
+        (folder / PARTS).rmdir()
 
 
 def run_jobs(

@@ -76,6 +76,14 @@ def test_two_of_one_dataset(tmp_path: Path) -> None:
     assert (tmp_path / "both" / "figures" / "digits--second" / "main.png").exists()
 
 
+def test_a_report_is_not_written_over_another_run(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"experiment": "train"}')
+    (tmp_path / "summary.json").write_text("of the training")
+    with pytest.raises(ValueError, match="holds a run of train; name another folder with --out"):
+        report.run(Report((folder,), out=tmp_path), QUIET)
+    assert (tmp_path / "summary.json").read_text() == "of the training"
+
+
 def test_markdown_has_every_claim_once(folder: Path) -> None:
     (findings,) = find([gather(folder)])
     text = markdown.page([findings])

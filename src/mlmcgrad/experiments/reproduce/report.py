@@ -24,8 +24,12 @@ REPORT, CLAIMS = "report.html", "claims.md"
 
 def run(config: Report, console: Console) -> Path:
     """Build the report of the named folders; returns the path of the page."""
-    write([gather(folder) for folder in config.folders], config.folder)
-    path = config.folder / REPORT
+    out = config.folder
+    if out not in config.folders and (out / records.CONFIG).exists():
+        owner = records.read_json(out / records.CONFIG).get("experiment", "an unknown command")
+        raise ValueError(f"out: {out} holds a run of {owner}; name another folder with --out")
+    write([gather(folder) for folder in config.folders], out)
+    path = out / REPORT
     console.print(f"report: {path}", style="bold", highlight=False, soft_wrap=True)
     return path
 
