@@ -3,31 +3,54 @@
 import subprocess
 import sys
 
-SCRIPT = """
+import pytest
+
+BEGIN = """
 import resource, sys
 import torch, mlmcgrad as mg
 torch.set_num_threads(1)
+length = int(sys.argv[1])
 theta = torch.zeros(1000, requires_grad=True)
+"""
+MALA = """
 kernel = mg.kernels.MALA(lambda x: -0.5 * x.square().sum(1), step_size=0.02)
-gradient = mg.MarkovGradient(
-    kernel, lambda x: 0.5 * (x - theta).square().sum(1), mg.Average(int(sys.argv[1])), chunk=512
+x0, context = torch.zeros(8, 1000), ()
+"""
+ISIR = """
+kernel = mg.kernels.ISIR(
+    lambda z, y: (z[:, :2] * y).sum(1),
+    lambda rows, y, generator: torch.randn(rows, 1000, generator=generator),
+    5,
+    rao_blackwell={rao_blackwell},
+    chunk=512,
 )
-estimate = gradient.backward(
-    torch.zeros(8, 1000), n=1, generator=torch.Generator().manual_seed(0)
-)
-assert estimate.loss_evaluations > 5 * int(sys.argv[1]), estimate.acceptance
+mg.kernels.isir._PART_DRAWS = 2**10  # of 4 MB
+x0, context = None, (torch.ones(2, 2),)
+"""
+END = """
+def loss(x, *_):
+    return 0.5 * (x - theta).square().sum(1)
+gradient = mg.MarkovGradient(kernel, loss, mg.Average(length), chunk=512)
+estimate = gradient.backward(x0, *context, generator=torch.Generator().manual_seed(0))
+assert estimate.loss_evaluations > 5 * length, estimate.acceptance
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
-def _peak(length: int) -> int:
+def _peak(kernel: str, length: int) -> int:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(length)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", BEGIN + kernel + END, str(length)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return int(done.stdout)
 
 
-def test_peak_memory_does_not_depend_on_the_length() -> None:
+@pytest.mark.parametrize(
+    "kernel", [MALA, ISIR.format(rao_blackwell=False), ISIR.format(rao_blackwell=True)]
+)
+def test_peak_memory_does_not_depend_on_the_length(kernel: str) -> None:
     """All states of the long chains would take 0.5 GB; torch itself takes about 0.3 GB."""
-    short, long = _peak(2**8), _peak(2**14)
+    short, long = _peak(kernel, 2**8), _peak(kernel, 2**14)
     assert long <= 1.25 * short

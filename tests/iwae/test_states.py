@@ -42,7 +42,7 @@ def test_first_draws_are_found_in_chains_of_any_order() -> None:
     owner = torch.tensor([1, 1, 2, 2, 2, 2, 0, 0, 0])
     theta = Measure(torch.arange(9.0)[:, None], owner, torch.ones(9, dtype=torch.float64))
     phi = torch.tensor([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]], dtype=torch.float64)
-    states = of_blocks(theta, phi)
+    states = of_blocks([theta], phi)
     assert states.draw.tolist() == [2, 3, 4, 5, -1, -1, 0, 1, -1]
     assert states.phi.tolist() == [0.3, 0.4, 0.5, 0.6, 0.0, 0.0, 0.1, 0.2, 0.0]
 

@@ -34,7 +34,6 @@ from mlmcgrad.iwae.states import States, differentiate, of_blocks, side_by_side,
 from mlmcgrad.kernels import ISIR, MALA, RWMH, FirstBlock, FromStep, Kernel, Outcome, Simulation
 from mlmcgrad.kernels.base import take
 from mlmcgrad.levels import Assignment
-from mlmcgrad.measure import concatenate
 from mlmcgrad.plan import Plan
 from mlmcgrad.ranges import non_negative, whole
 from mlmcgrad.schedules import Schedule, check_iteration
@@ -201,7 +200,7 @@ class Objective:
         """Run the chains; `weight` is that of the first draws in the gradient of φ."""
         start = FirstBlock(z, log_w) if isinstance(self._sampler, ISIR) else z[:, 0]
         simulation = Simulation(self._sampler.run(start, context, plan, generator))
-        theta = concatenate(list(simulation))
+        theta = [piece for piece in simulation if len(piece)]
         states = (
             of_blocks(theta, weight) if self.kernel == "isir" else side_by_side(theta, z, weight)
         )

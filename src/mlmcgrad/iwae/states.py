@@ -33,24 +33,25 @@ class States:
     draw: Tensor  # (points,) int64: number of the state among the first draws, or −1
 
 
-def of_blocks(theta: Measure, phi: Tensor) -> States:
+def of_blocks(theta: list[Measure], phi: Tensor) -> States:
     """States of i-SIR: every chain begins with the first draws.
 
     Args:
-        theta: the measure as `ISIR` yields it, chain by chain.
+        theta: the measure as `ISIR` yields it; chain by chain, all of them in the first piece.
         phi: b, (chains, k).
     """
     position = torch.arange(phi.shape[1], device=phi.device)
-    new = torch.ones_like(theta.owner, dtype=torch.bool)
-    new[1:] = theta.owner[1:] != theta.owner[:-1]
+    new = torch.ones_like(theta[0].owner, dtype=torch.bool)
+    new[1:] = theta[0].owner[1:] != theta[0].owner[:-1]
     first = new.nonzero() + position  # (chains, k)
-    owner = theta.owner[first]
-    draw, weight = torch.full_like(theta.owner, -1), torch.zeros_like(theta.coefficient)
+    whole = concatenate(theta)
+    owner = whole.owner[first]
+    draw, weight = torch.full_like(whole.owner, -1), torch.zeros_like(whole.coefficient)
     draw[first], weight[first] = owner * len(position) + position, phi[owner, position]
-    return States(theta, weight, draw)
+    return States(whole, weight, draw)
 
 
-def side_by_side(theta: Measure, draws: Tensor, phi: Tensor) -> States:
+def side_by_side(theta: list[Measure], draws: Tensor, phi: Tensor) -> States:
     """States of chains that have nothing in common with the first draws.
 
     Args:
@@ -59,13 +60,12 @@ def side_by_side(theta: Measure, draws: Tensor, phi: Tensor) -> States:
         phi: b, (chains, k).
     """
     owner = torch.arange(len(phi), device=phi.device).repeat_interleave(phi.shape[1])
-    none, weight = torch.zeros_like(theta.coefficient), phi.flatten()
+    weight = phi.flatten()
     first = Measure(draws.flatten(0, 1), owner, torch.zeros_like(weight))
-    return States(
-        concatenate([theta, first]),
-        torch.cat([none, weight]),
-        torch.cat([torch.full_like(theta.owner, -1), torch.arange(len(owner), device=phi.device)]),
-    )
+    whole = concatenate([*theta, first])
+    both, draw = torch.zeros_like(whole.coefficient), torch.full_like(whole.owner, -1)
+    both[-len(owner) :], draw[-len(owner) :] = weight, torch.arange(len(owner), device=phi.device)
+    return States(whole, both, draw)
 
 
 def thinned(states: States, threshold: Tensor, phi: float, generator: torch.Generator) -> States:

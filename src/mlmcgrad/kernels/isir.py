@@ -8,11 +8,15 @@ docs/errata.md), the step contributes H(X_p) = Σ_ℓ ω_ℓ H(z_ℓ), and the n
 Two facts shape the code. The fresh draws ignore the chain, so all draws of all chains are made and
 weighed in one batched pass and the chain is arithmetic on scalars (`selection.py`). And no padding
 is needed: chains are sorted by length, so those that still run are a slice.
+
+Long chains are made part by part, so that memory does not depend on their length. From one part to
+the next go the draws that may still be kept: one for each chain, or, where the choice is averaged
+out, those whose probability is not negligible.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import final
 
@@ -29,10 +33,15 @@ from mlmcgrad.kernels.base import (
     take,
     tensors_in,
 )
-from mlmcgrad.kernels.selection import Draws, rao_blackwell, sampled
+from mlmcgrad.kernels.selection import Draws, rao_blackwell, sampled, still_possible
 from mlmcgrad.measure import Measure
 from mlmcgrad.plan import Plan
 from mlmcgrad.ranges import whole
+
+# Draws of one part of the chains: enough to make the cost of a part vanish. Averaging has a cost
+# that grows with the square of the steps of a part.
+_PART_DRAWS = 2**16
+_AVERAGED_STEPS = 128
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,7 @@ class ISIR:
         candidates: k ≥ 2, the number of candidates of a step.
         rao_blackwell: replace the random choice of the kept state by its exact conditional law
             given the draws. Same expectation, less variance, no further evaluation of
-            `log_weight`, but arithmetic that grows with the square of the chain length.
+            `log_weight`, but more arithmetic.
         chunk: rows that are drawn and weighed in one call: it bounds the memory.
 
     `x0=None` starts every chain with a draw of q, so that the first step has k independent draws;
@@ -96,36 +105,72 @@ class ISIR:
         return len(tensors[0])
 
     def run(self, x0: Start, context: Context, plan: Plan, generator: torch.Generator) -> Pieces:
-        """Simulate the planned chains; the measure is one piece.
+        """Simulate the planned chains; the measure of short ones is one piece.
 
         It has every candidate, those of weight 0 too: chain by chain, each from its first block on.
         """
-        fresh = self.candidates - 1
         order = plan.longest.argsort(stable=True)
         plan = plan.select(order)
-        counts = 1 + fresh * plan.longest  # draws of each chain, the one it starts with included
-        owner = order.repeat_interleave(counts)  # (draws,)
-        first = counts.cumsum(0) - counts
-        z, log_w, invalid = self._draw(x0, context, owner, first, generator)
-
-        plan = plan.to(z.device)
-        draws = Draws(log_w, plan.longest, fresh)
-        _check_start(draws, order)
+        start, law = self._start(x0, context, order), None
+        last, carried = torch.empty(0), torch.zeros(0, dtype=torch.float64)
         select = rao_blackwell if self.rao_blackwell else sampled
-        selection = select(draws, plan.at(draws.step, draws.chain), generator)
-        yield Measure(z, owner.to(z.device), selection.coefficient)
-        last = torch.empty_like(z[: len(order)])
-        last[order] = z[selection.kept]
-        return Outcome(last, len(owner), selection.moves, invalid)
+        evaluations, moves, invalid = 0, 0.0, 0
+        for begin, end in self._parts(plan.longest):
+            running = plan.longest > begin
+            plan, order = plan.select(running), order[running]
+            lengths = plan.longest.clamp(max=end) - begin
+            draws, z, owner, bad = self._draw(start, law, context, order, lengths, generator)
+            if begin == 0:
+                _check_start(draws, order)
+                last = torch.empty_like(z[: len(order)])
+            weights = plan.to(z.device).at(begin + draws.step, draws.chain)
+            selection = select(draws, weights, generator)
+            coefficient = selection.coefficient
+            if begin > 0:
+                coefficient[draws.starting] += carried
+            evaluations += len(owner) - carried.numel()
+            moves, invalid = moves + selection.moves, invalid + bad
+            ended = plan.longest <= end
+            last[order[ended]] = z[selection.kept[ended]]
+            held, law = still_possible(draws, selection, int((~ended).sum()))
+            start = FirstBlock(z[held], draws.log_w[held])
+            # A draw that goes on is not in the measure yet: it would be paid for twice.
+            carried, coefficient[held] = coefficient[held], 0.0
+            yield Measure(z, owner.to(z.device), coefficient)
+        return Outcome(last, evaluations, moves, invalid)
+
+    def _parts(self, lengths: Tensor) -> Iterator[tuple[int, int]]:
+        """Cut chains, of lengths in ascending order, into parts: first step − 1, last step."""
+        begin, longest = 0, int(lengths[-1])
+        while begin < longest:
+            draws = (self.candidates - 1) * int((lengths > begin).sum())  # of one step
+            steps = max(1, _PART_DRAWS // draws)
+            end = begin + (min(steps, _AVERAGED_STEPS) if self.rao_blackwell else steps)
+            yield begin, min(end, longest)
+            begin = end
 
     @torch.no_grad()
     def _draw(
-        self, x0: Start, context: Context, owner: Tensor, first: Tensor, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor, int]:
-        """All candidates, their float64 log weights, and how many of these were NaN or +∞."""
-        start = self._start(x0, context, owner[first])
+        self,
+        start: FirstBlock | None,
+        law: Tensor | None,
+        context: Context,
+        chains: Tensor,
+        lengths: Tensor,
+        generator: torch.Generator,
+    ) -> tuple[Draws, Tensor, Tensor, int]:
+        """All candidates of steps of these chains, which begin with those given in `start`.
+
+        Returns:
+            Their weights; the candidates, (draws, *shape); the chain of each, (draws,); and how
+            many weights were NaN or +∞.
+        """
+        starts = 1 if law is None else law.shape[1]
+        counts = starts + (self.candidates - 1) * lengths
+        owner = chains.repeat_interleave(counts)  # (draws,)
         free = torch.ones(len(owner), dtype=torch.bool)
         if start is not None:
+            first = counts.cumsum(0) - counts
             free[(first[:, None] + torch.arange(start.points.shape[1])).flatten()] = False
         states, weights = self._fresh(context, owner[free], generator)
         if start is None:
@@ -134,7 +179,9 @@ class ISIR:
             z = _insert(states, start.points.flatten(0, 1), ~free)
             log_w = _insert(weights, start.log_weight.flatten().double(), ~free)
         bad = ~(log_w < torch.inf)  # NaN or +∞: the draw cannot be used
-        return z, log_w.masked_fill(bad, -torch.inf), int(bad.sum())
+        log_w = log_w.masked_fill(bad, -torch.inf)
+        draws = Draws(log_w, lengths.to(z.device), self.candidates - 1, law)
+        return draws, z, owner, int(bad.sum())
 
     def _start(self, x0: Start, context: Context, chains: Tensor) -> FirstBlock | None:
         """The candidates that x0 holds, in the order of the chains; bare states are weighed."""

@@ -14,6 +14,9 @@ and p' is also what the candidates of step p weigh in H(X_p). `sampled` draws th
 has a point mass for p before each step (Algorithm 3); `rao_blackwell` carries all of p. The sigmoid
 form never over- or underflows: weights with a spread of hundreds of nats are fine.
 
+A long chain can be cut into parts: what a part needs of the one before is p, that is the draws that
+may still be kept, with their weights and probabilities.
+
 Chains of all lengths are one flat list (`Draws`), sorted by length, so that nothing is padded: the
 chains that are still running after p steps are the last ones.
 """
@@ -28,22 +31,31 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+# A draw that is kept with a smaller probability is forgotten between two parts of a chain.
+_NEGLIGIBLE = 2.0**-64
+
 
 @dataclass(frozen=True)
 class Draws:
     """Log weights of the candidates of all chains.
 
-    Chain by chain in ascending order of length: the starting state, then t blocks of k−1 draws.
+    Chain by chain in ascending order of length: the starting states, then t blocks of k−1 draws.
     """
 
     log_w: Tensor  # (draws,) float64
     lengths: Tensor  # (chains,) int64, ascending: t of each chain
     fresh: int  # k−1
+    law: Tensor | None = None  # (chains, starts): law of the kept state; None: there is one start
+
+    @property
+    def starts(self) -> int:
+        """How many starting states each chain has."""
+        return 1 if self.law is None else self.law.shape[1]
 
     @cached_property
     def first(self) -> Tensor:
         """Where each chain begins, (chains,)."""
-        counts = 1 + self.fresh * self.lengths
+        counts = self.starts + self.fresh * self.lengths
         return counts.cumsum(0) - counts
 
     @cached_property
@@ -54,18 +66,23 @@ class Draws:
 
     @cached_property
     def block(self) -> Tensor:
-        """Where each block begins, (blocks,): before it are blocks and one start for each chain."""
+        """Where each block begins, (blocks,): before it are blocks, and the starts of chains."""
         blocks = torch.arange(len(self.chain), device=self.chain.device)
-        return 1 + self.chain + self.fresh * blocks
+        return self.starts * (1 + self.chain) + self.fresh * blocks
 
     @cached_property
     def step(self) -> Tensor:
         """Number of the step that each block belongs to, (blocks,), counted from 1."""
-        return 1 + (self.block - self.first[self.chain] - 1) // self.fresh
+        return 1 + (self.block - self.first[self.chain] - self.starts) // self.fresh
+
+    @property
+    def starting(self) -> Tensor:
+        """Where the starting states are, (chains, starts)."""
+        return self.first[:, None] + torch.arange(self.starts, device=self.first.device)
 
     @cached_property
     def start(self) -> Tensor:
-        """Log weights of the starting states, (chains,)."""
+        """Log weights of the starting states, the first of each chain, (chains,)."""
         return self.log_w[self.first]
 
     @cached_property
@@ -90,13 +107,14 @@ class Selection(NamedTuple):
     coefficient: Tensor  # (draws,) float64: Σ_p weight_p · p'_p
     kept: Tensor  # (chains,) int64: index of the state at the end, among the draws
     moves: float  # (expected) number of steps that left the kept state, over all chains
+    law: Tensor | None = None  # (draws,) float64: of the state kept at the end; None: it is `kept`
 
 
 def sampled(draws: Draws, weights: Tensor, generator: torch.Generator) -> Selection:
     """Selection with a random choice of the kept state (Algorithm 3 of the paper).
 
     Args:
-        draws: the candidates.
+        draws: the candidates, with one starting state for each chain.
         weights: weight of each step in the estimator, (blocks,) float64.
         generator: source of the randomness: two uniforms for each step.
     """
@@ -158,38 +176,43 @@ def rao_blackwell(draws: Draws, weights: Tensor, generator: torch.Generator) -> 
         weights: weight of each step in the estimator, (blocks,) float64.
         generator: source of the randomness for the state at the end; the coefficients take none.
     """
-    coefficients, kept, moves, begin, block = [], [], 0.0, 0, 0
+    coefficients, laws, kept, moves, begin, block, chain = [], [], [], 0.0, 0, 0, 0
+    known = torch.ones_like(draws.start)[:, None] if draws.law is None else draws.law
     for length, chains in zip(
         *(n.tolist() for n in draws.lengths.unique(return_counts=True)), strict=True
     ):
         # Chains of equal length are a rectangle.
-        m, steps = 1 + length * draws.fresh, length * chains
+        m, steps = draws.starts + length * draws.fresh, length * chains
         log_w = draws.log_w[begin : begin + chains * m].reshape(chains, m)
         weight = weights[block : block + steps].reshape(chains, length)
-        law, coefficient, moved = _averaged(log_w, weight, draws.fresh)
+        law, coefficient, moved = _averaged(log_w, known[chain : chain + chains], weight)
         u = torch.rand(chains, dtype=law.dtype, device=law.device, generator=generator)
         coefficients.append(coefficient.flatten())
+        laws.append(law.flatten())
         kept.append(_pick(law, u))
-        moves, begin, block = moves + moved, begin + chains * m, block + steps
-    return Selection(torch.cat(coefficients), draws.first + torch.cat(kept), moves)
+        begin, block, chain = begin + chains * m, block + steps, chain + chains
+        moves += moved
+    kept_at = draws.first + torch.cat(kept)
+    return Selection(torch.cat(coefficients), kept_at, moves, torch.cat(laws))
 
 
-def _averaged(log_w: Tensor, weights: Tensor, fresh: int) -> tuple[Tensor, Tensor, float]:
+def _averaged(log_w: Tensor, start: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, float]:
     """Law of the kept state at the end, coefficients, (chains, m) both, and expected moves.
 
     Args:
-        log_w: log weights of chains of t steps, (chains, m) with m = 1 + t(k−1).
+        log_w: log weights of chains of t steps, (chains, m) with m = starts + t(k−1).
+        start: law of the kept state at the start, (chains, starts).
         weights: weight of each step, (chains, t).
-        fresh: k−1.
     """
-    chains, steps = weights.shape
-    log_sum, share = _block(log_w[:, 1:].reshape(chains, steps, fresh))
+    (chains, steps), starts = weights.shape, start.shape[1]
+    log_sum, share = _block(log_w[:, starts:].reshape(chains, steps, -1))
+    fresh = share.shape[2]
     law = torch.zeros_like(log_w)
-    law[:, 0] = 1.0
+    law[:, :starts] = start
     coefficient = torch.zeros_like(log_w)
     moves = 0.0
     for p in range(steps):
-        old = 1 + p * fresh  # candidates seen before this step
+        old = starts + p * fresh  # candidates seen before this step
         # −∞ − (−∞): a draw without weight has no part in the law, whatever the block.
         gap = (log_w[:, :old] - log_sum[:, p, None]).nan_to_num(nan=-torch.inf)
         stay = law[:, :old] * torch.sigmoid(gap)
@@ -199,6 +222,28 @@ def _averaged(log_w: Tensor, weights: Tensor, fresh: int) -> tuple[Tensor, Tenso
         coefficient[:, : old + fresh] += weights[:, p, None] * law[:, : old + fresh]
         moves += float(left.sum())
     return law, coefficient, moves
+
+
+def still_possible(draws: Draws, selection: Selection, chains: int) -> tuple[Tensor, Tensor]:
+    """The draws that the last chains may have kept at the end, and the law on them.
+
+    Args:
+        draws: the candidates.
+        selection: what was selected from them.
+        chains: the number of chains that go on; they all have the same length.
+
+    Returns:
+        Indices among the draws and probabilities, (chains, draws held) both.
+    """
+    first = draws.first[len(draws.first) - chains :, None]
+    kept = selection.kept[len(draws.first) - chains :, None]
+    if selection.law is None or not chains:
+        return kept, torch.ones_like(kept, dtype=draws.log_w.dtype)
+    law = selection.law[int(first[0]) :].reshape(chains, -1)
+    # What is lost goes to the next block: `_averaged` gives it whatever the held draws leave.
+    held = int((law > _NEGLIGIBLE).sum(1).max())
+    place = law.topk(held, dim=1).indices.sort(1).values
+    return first + place, law.gather(1, place)
 
 
 def _block(new: Tensor) -> tuple[Tensor, Tensor]:
