@@ -11,6 +11,7 @@ LAYERS = [
     {"levels", "optim", "theory", "datasets"},
     {"kernels", "estimators"},
     {"backward", "problems"},
+    {"estimate"},
     {"gradient"},
     {"diagnostics", "iwae"},
     {"training"},

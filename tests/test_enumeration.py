@@ -39,6 +39,12 @@ class Fixed:
     def plan(self, chains: int, n: int | None, generator: torch.Generator) -> Plan:
         return self.mlmc.plan_for(torch.full((chains,), self.level), n)
 
+    def longest(self, n: int | None = None) -> int:
+        return self.mlmc.longest(n)
+
+    def expected_length(self, n: int | None = None) -> float:
+        return self.mlmc.expected_length(n)
+
 
 def expectation(
     law: LevelLaw, truncation: int, base: int, at_level: Callable[[Fixed, int], Tensor]
@@ -148,17 +154,21 @@ def rao_blackwell_gradient(estimator: Fixed, length: int) -> Tensor:
     """Through `MarkovGradient` and `ISIR`, with all sequences of proposals as chains."""
     sequences, probability = draws_of(length)
     theta = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    used = torch.zeros(len(sequences), dtype=torch.int64)  # by the parts of the chains so far
+
+    def propose(rows: int, _: Tensor, chain: Tensor, generator: torch.Generator) -> Tensor:
+        place = used[chain] + torch.arange(rows) - torch.searchsorted(chain, chain)
+        used.add_(chain.bincount(minlength=len(used)))
+        return sequences[chain, place]
+
     kernel = mg.kernels.ISIR(
-        lambda z, _: WEIGHT[z].log(),
-        lambda rows, _, generator: sequences.flatten(),
-        candidates=2,
-        rao_blackwell=True,
-        chunk=10**9,
+        lambda z, *_: WEIGHT[z].log(), propose, candidates=2, rao_blackwell=True, chunk=10**9
     )
     gradient = mg.MarkovGradient(
-        kernel, lambda z, p: theta[z] * p * len(sequences), estimator, chunk=10**6
+        kernel, lambda z, p, _: theta[z] * p * len(sequences), estimator, chunk=10**6
     )
-    (g,), _ = gradient.gradient(None, probability, n=1, generator=rng())
+    chains = torch.arange(len(sequences))
+    (g,), _ = gradient.gradient(None, probability, chains, n=1, generator=rng())
     return g
 
 

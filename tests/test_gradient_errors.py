@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -103,6 +105,7 @@ def test_an_error_in_the_middle_leaves_grad_alone() -> None:
     ("options", "message"),
     [
         ({"chunk": 0}, "chunk must be an integer ≥ 1, got 0"),
+        ({"max_transitions": 0.5}, "max_transitions must be an integer ≥ 1, got 0.5"),
         ({"tolerance": -1.0}, "tolerance must be ≥ 0, got -1.0"),
         ({"thinning": math.nan}, "thinning must be a finite number, got nan"),
         ({"reduction": "max"}, "reduction must be 'mean' or 'sum', got 'max'"),
@@ -113,3 +116,83 @@ def test_an_error_in_the_middle_leaves_grad_alone() -> None:
 def test_refuses_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         coin(weights(), **options)
+
+
+FINITE = mg.kernels.Finite(torch.eye(2))
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"kernel": None}, r"kernel must be one, for example kernels.MALA.*got None.*no chains"),
+        ({"kernel": mg.kernels.MALA}, "kernel must be .*MALA.*, which is a class"),
+        ({"estimator": 16}, r"estimator must be one, for example MLMC\(64\), got 16"),
+        ({"estimator": mg.MLMC}, "estimator must be .*which is a class"),
+        ({"loss": 0.5}, r"loss must be a function.*got 0.5"),
+        ({"tolerance": None}, "tolerance must be a number, got None"),
+        ({"thinning": "0.1"}, "thinning must be a number, got '0.1'"),
+    ],
+)
+def test_refuses_parts_that_are_none(parts: dict[str, Any], message: str) -> None:
+    given = {"kernel": FINITE, "loss": abs, "estimator": mg.MLMC(8), **parts}
+    with pytest.raises(TypeError, match=message):
+        mg.MarkovGradient(**given)
+
+
+def test_refuses_inference_mode() -> None:
+    theta = weights()
+    gradient = coin(theta)
+    with torch.inference_mode():
+        _refused(RuntimeError, "under torch.inference_mode", gradient, theta, zeros(3))
+    with torch.inference_mode():
+        start = zeros(3)
+    theta.grad = None
+    gradient.backward(start, generator=rng())  # a tensor that was made there is fine
+    assert theta.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("context", "place"),
+    [
+        ([1.0, 2.0, 3.0], r"context\[1\]"),
+        (np.zeros(3), r"context\[1\]"),
+        ((torch.zeros(3), {"y": [np.ones((3, 2))]}), r"context\[1\]\[1\]\['y'\]\[0\]"),
+    ],
+)
+def test_refuses_rows_that_are_no_tensor(context: Any, place: str) -> None:
+    """They would not be matched with the chains: a loss would broadcast them, or fail."""
+    theta = weights()
+    gradient = mg.MarkovGradient(FINITE, lambda x, *_: theta[x], mg.MLMC(8))
+    _refused(
+        TypeError,
+        f"{place} must be a tensor to have one row",
+        gradient,
+        theta,
+        zeros(3),
+        0.5,
+        context,
+    )
+    plain = ({"name": "any", "scale": 2.0}, (1, 2), None, np.float64(3.0))
+    gradient.backward(zeros(3), *plain, generator=rng())  # these are passed through
+
+
+def test_a_budget_is_kept_before_anything_is_simulated() -> None:
+    theta = weights()
+
+    def made(estimator: mg.estimators.Estimator, **options: Any) -> mg.MarkovGradient:
+        kernel = mg.kernels.FromStep(lambda x, generator: pytest.fail("it was simulated"))
+        return mg.MarkovGradient(kernel, lambda x: theta[x], estimator, **options)
+
+    refused = partial(_refused, ValueError)
+    refused(
+        r"1,099,511,627,776 transitions.*max_transitions", made(mg.Average(2**40)), theta, zeros(1)
+    )
+    refused("may ask for a chain of 1,073,741,824", made(mg.MLMC(2.0**30)), theta, zeros(1))
+    refused("1,000,000,000,000 in all", made(mg.Average(10**6)), theta, zeros(10**6))
+    refused(r"at n = 4, beyond", made(mg.Average(lambda n: 10.0 ** (3 * n))), theta, zeros(1), n=4)
+    small = made(mg.MLMC(64), max_transitions=63)
+    refused(r"a chain of 64 transitions.*max_transitions = 63", small, theta, zeros(1))
+    plan = mg.Average(64).plan(2, None, rng())
+    with pytest.raises(ValueError, match=r"plan has a chain of 64 transitions, beyond .*63"):
+        small.simulate(zeros(2), (), plan, rng())
+    coin(weights(), max_transitions=6 * 3).backward(zeros(3), generator=rng())

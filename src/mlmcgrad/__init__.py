@@ -25,15 +25,16 @@ if TYPE_CHECKING:
         theory,
         training,
     )
+    from mlmcgrad.estimate import Estimate
     from mlmcgrad.estimators import MLMC, Average
-    from mlmcgrad.gradient import Estimate, MarkovGradient
+    from mlmcgrad.gradient import MarkovGradient
 
 __version__ = "0.2.0"
 
 _HOME = {
     "MLMC": "estimators",
     "Average": "estimators",
-    "Estimate": "gradient",
+    "Estimate": "estimate",
     "MarkovGradient": "gradient",
 }
 

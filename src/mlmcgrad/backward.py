@@ -12,13 +12,16 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels.base import Context, check_rows, take, tensors_in
+from mlmcgrad.kernels.base import Context, check_rows, check_unchanged, take, tensors_in
 from mlmcgrad.measure import Measure
 
 
 @final
 class WeightedBackward:
     """Adds up the gradients of Σ_j c_j loss(x_j) / divisor over measures.
+
+    A graph that several chunks share, because the loss uses a tensor that was computed from
+    parameters outside of it, is kept until the last of them.
 
     Args:
         loss: `loss(x, *context) -> (rows,)`.
@@ -43,18 +46,24 @@ class WeightedBackward:
         self._loss, self._context, self._divisor = loss, context, divisor
         self._fixed = parameters
         self._sums: dict[Tensor, Tensor] = {}
-        # A context that was computed from parameters shares its graph between the chunks.
+        # Whoever computed the context may differentiate its graph again.
         self._shared = any(tensor.requires_grad for tensor in tensors_in(context))
 
-    def add(self, measure: Measure) -> None:
-        """Differentiate one measure in the parameters."""
-        self._differentiate(measure, ())
+    def add_all(self, measures: Iterable[Measure]) -> None:
+        """Differentiate measures in the parameters, one by one."""
+        waiting: Measure | None = None
+        for measure in measures:
+            if waiting is not None:
+                self._differentiate(waiting, (), last=False)
+            waiting = measure
+        if waiting is not None:
+            self._differentiate(waiting, (), last=True)
 
     def add_with_slopes(self, measure: Measure) -> Tensor:
-        """The same; returns c_j ∂loss(x_j)/∂x_j / divisor as well, shaped like the points."""
+        """One measure; returns c_j ∂loss(x_j)/∂x_j / divisor as well, shaped like the points."""
         points = measure.points.detach().requires_grad_()
         (slopes,) = self._differentiate(
-            Measure(points, measure.owner, measure.coefficient), (points,)
+            Measure(points, measure.owner, measure.coefficient), (points,), last=True
         )
         return slopes
 
@@ -64,34 +73,50 @@ class WeightedBackward:
         return tuple(self._sums) if self._fixed is None else self._fixed
 
     def gradients(self) -> tuple[Tensor, ...]:
-        """One tensor for each of `parameters`; refuses a value that is not finite."""
+        """One tensor for each of `parameters`; refuses numbers that are not finite.
+
+        Raises:
+            ValueError: the loss was evaluated and depends on none of the parameters.
+            FloatingPointError: the value or a gradient is not finite.
+        """
         check_value(self.value)
+        if self.count and self._fixed and not self._sums:
+            raise untouched(len(self._fixed))
         # Thinning may have left no state at all.
-        return tuple(
+        gradients = tuple(
             self._sums[p] if p in self._sums else torch.zeros_like(p) for p in self.parameters
         )
+        check_gradients(gradients)
+        return gradients
 
-    def _differentiate(self, measure: Measure, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def _differentiate(
+        self, measure: Measure, inputs: tuple[Tensor, ...], *, last: bool
+    ) -> tuple[Tensor, ...]:
         with torch.enable_grad():
             scalar = weighted_loss(self._loss, measure, self._context, self._divisor)
         parameters = leaves(scalar) if self._fixed is None else self._fixed
         gradients = torch.autograd.grad(
-            scalar, (*parameters, *inputs), retain_graph=self._shared, materialize_grads=True
+            scalar, (*parameters, *inputs), retain_graph=self._shared or not last, allow_unused=True
         )
         for leaf, gradient in zip(parameters, gradients, strict=False):
-            # Not in place: autograd may return one tensor for several leaves.
-            self._sums[leaf] = self._sums[leaf] + gradient if leaf in self._sums else gradient
+            if gradient is not None:
+                # Not in place: autograd may return one tensor for several leaves.
+                self._sums[leaf] = self._sums[leaf] + gradient if leaf in self._sums else gradient
         self.value += scalar.item()
         self.count += len(measure)
-        return gradients[len(parameters) :]
+        slopes = zip(inputs, gradients[len(parameters) :], strict=True)
+        return tuple(torch.zeros_like(x) if slope is None else slope for x, slope in slopes)
 
 
 def weighted_loss(
     loss: Callable[..., Tensor], measure: Measure, context: Context, divisor: int
 ) -> Tensor:
     """Σ_j c_j loss(x_j) / divisor, differentiable in the parameters."""
-    values = loss(measure.points, *take(context, measure.owner))
-    check_rows("loss", values, measure.points)
+    points = measure.points
+    version = points._version
+    values = loss(points, *take(context, measure.owner))
+    check_rows("loss", values, points)
+    check_unchanged("loss", points, version)
     if not values.requires_grad:
         raise ValueError(
             "loss does not depend on any tensor that requires a gradient, so there is nothing to "
@@ -135,3 +160,29 @@ def check_value(value: float) -> None:
             "there is no gradient and .grad was left as it was; check loss on the states that "
             "the kernel can reach, or restrict the support of log_density"
         )
+
+
+def untouched(parameters: int) -> ValueError:
+    """What to raise when the loss depends on none of the parameters that were named."""
+    return ValueError(
+        f"parameters: the loss depends on none of the {parameters} tensors given, so their "
+        "gradient would be exactly 0; pass the tensors that the loss computes with, or leave the "
+        "argument out. (A copy of a MarkovGradient has copies of its parameters: its loss must be "
+        "copied with them, as a method of a model is, while a function holds the originals)"
+    )
+
+
+def check_gradients(gradients: tuple[Tensor, ...]) -> None:
+    """Refuse a gradient with an entry that is NaN or infinite."""
+    # One pass without a copy; entries that cancel or overflow in the sum are looked at.
+    if all(math.isfinite(gradient.sum().item()) for gradient in gradients):
+        return
+    for number, gradient in enumerate(gradients):
+        bad = int((~gradient.isfinite()).sum())
+        if bad:
+            raise FloatingPointError(
+                f"the gradient of parameter {number} has {bad} entries that are NaN or infinite, "
+                f"out of {gradient.numel()}, although the loss is finite; .grad was left as it "
+                "was. Look for a root, a norm or a division at 0 in loss, and for torch.where "
+                "around it: the branch that is not taken must be finite too"
+            )

@@ -18,69 +18,29 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from mlmcgrad.backward import WeightedBackward, accumulate, check_value, leaves, weighted_loss
-from mlmcgrad.estimators import Estimator
-from mlmcgrad.kernels.base import Context, Kernel, Outcome, Pieces, Simulation, Start, tensors_in
+from mlmcgrad.backward import (
+    WeightedBackward,
+    accumulate,
+    check_value,
+    leaves,
+    untouched,
+    weighted_loss,
+)
+from mlmcgrad.estimate import Estimate, warn_of
+from mlmcgrad.estimators import MAX_TRANSITIONS, Estimator, check_budget
+from mlmcgrad.kernels.base import (
+    Context,
+    Kernel,
+    Pieces,
+    Simulation,
+    Start,
+    check_context,
+    tensors_in,
+)
 from mlmcgrad.measure import certainty, chunks, drop, thin
 from mlmcgrad.plan import Plan
 from mlmcgrad.ranges import non_negative, whole
 from mlmcgrad.schedules import check_iteration
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What one gradient estimate spent, and what happened on the way.
-
-    Attributes:
-        value: the weighted loss Σ_j c_j loss(x_j), mean (or sum) over chains.
-        lengths: transitions made by each chain, (chains,).
-        levels: level K drawn for each chain, (chains,); 0 where the estimator has no levels. A
-            K beyond the truncation means that the chain took only the base term.
-        transitions: total over the chains, `lengths.sum()`.
-        evaluations: states at which the density (or the network behind the importance weights)
-            was evaluated, total over the chains.
-        loss_evaluations: states at which the loss was evaluated and differentiated.
-        acceptance: share of the transitions that moved the chain.
-        invalid: proposals refused because the density or its gradient was NaN or +∞ there.
-        last: final state of each chain, (chains, *shape): a warm start for the next call.
-        parameters: the tensors that received a gradient, in the order of `gradient.gradient`.
-    """
-
-    value: float
-    lengths: Tensor
-    levels: Tensor
-    transitions: int
-    evaluations: int
-    loss_evaluations: int
-    acceptance: float
-    invalid: int
-    last: Tensor
-    parameters: tuple[Tensor, ...]
-
-    @classmethod
-    def of(
-        cls,
-        plan: Plan,
-        outcome: Outcome,
-        *,
-        value: float,
-        loss_evaluations: int,
-        parameters: tuple[Tensor, ...],
-    ) -> Estimate:
-        """What a plan and its outcome amount to."""
-        transitions = int(plan.longest.sum())
-        return cls(
-            value=value,
-            lengths=plan.longest,
-            levels=plan.levels,
-            transitions=transitions,
-            evaluations=outcome.evaluations,
-            loss_evaluations=loss_evaluations,
-            acceptance=outcome.accepted / transitions,
-            invalid=outcome.invalid,
-            last=outcome.last,
-            parameters=parameters,
-        )
 
 
 @final
@@ -102,6 +62,11 @@ class MarkovGradient:
             leaves out only those of weight 0; a positive one biases the estimate a little.
         thinning: states with a coefficient below this size are left out at random in a way that
             keeps the expectation; 0 (off) by default.
+        max_transitions: what one chain may take, and all chains of a call in expectation; an
+            estimator that asks for more is refused before anything is simulated.
+
+    A copy (`copy.deepcopy`, or pickled and read back) differentiates copies of `parameters`. Its
+    loss must have been copied with it, as a method of a model is; a function is not.
 
     Example:
         >>> import mlmcgrad as mg
@@ -122,9 +87,15 @@ class MarkovGradient:
     reduction: Literal["mean", "sum"] = field(default="mean", kw_only=True)
     tolerance: float = field(default=0.0, kw_only=True)
     thinning: float = field(default=0.0, kw_only=True)
+    max_transitions: int = field(default=MAX_TRANSITIONS, kw_only=True)
 
     def __post_init__(self) -> None:
+        _check_has(self.kernel, "kernel", ("chains", "run"), "kernels.MALA(…)")
+        _check_has(self.estimator, "estimator", ("plan", "longest", "expected_length"), "MLMC(64)")
+        if not callable(self.loss):
+            raise TypeError(f"loss must be a function, loss(x, *context), got {self.loss!r}")
         whole(self.chunk, "chunk")
+        whole(self.max_transitions, "max_transitions")
         if self.reduction not in ("mean", "sum"):
             raise ValueError(f"reduction must be 'mean' or 'sum', got {self.reduction!r}")
         non_negative(self.tolerance, "tolerance")
@@ -170,9 +141,9 @@ class MarkovGradient:
             self.loss, context, divisor=self._divisor(plan), parameters=self._fixed
         )
         simulation = self.simulate(x0, context, plan, generator)
-        for measure in chunks(simulation, self.chunk):
-            total.add(measure)
+        total.add_all(chunks(simulation, self.chunk))
         gradients = total.gradients()
+        warn_of(simulation.outcome, plan)
         return gradients, Estimate.of(
             plan,
             simulation.outcome,
@@ -206,12 +177,16 @@ class MarkovGradient:
         # Thinning may have left no state at all.
         scalar = torch.stack(terms).sum() if terms else torch.zeros((), requires_grad=True)
         check_value(scalar.item())
+        found = leaves(scalar)
+        if terms and self._fixed and not set(self._fixed) & set(found):
+            raise untouched(len(self._fixed))
+        warn_of(simulation.outcome, plan)
         estimate = Estimate.of(
             plan,
             simulation.outcome,
             value=scalar.item(),
             loss_evaluations=sum(map(len, parts)),
-            parameters=leaves(scalar) if self._fixed is None else self._fixed,
+            parameters=found if self._fixed is None else self._fixed,
         )
         return scalar, estimate
 
@@ -223,6 +198,12 @@ class MarkovGradient:
         For those who want the measure itself, for example to look at it; nothing is
         differentiated here. `outcome` of what is returned is there when the iterator has ended.
         """
+        longest = int(plan.longest.max())
+        if longest > self.max_transitions:
+            raise ValueError(
+                f"plan has a chain of {longest:,} transitions, beyond max_transitions = "
+                f"{self.max_transitions:,}; make it shorter, or raise max_transitions"
+            )
         return Simulation(self._reduced(self.kernel.run(x0, context, plan, generator), generator))
 
     def _reduced(self, pieces: Pieces, generator: torch.Generator) -> Pieces:
@@ -241,6 +222,11 @@ class MarkovGradient:
         self, x0: Start, context: Context, n: SupportsIndex | None, generator: torch.Generator
     ) -> Plan:
         """Check what a method was called with, and plan its chains."""
+        if torch.is_inference_mode_enabled():
+            raise RuntimeError(
+                "gradients cannot be computed under torch.inference_mode(); leave that block, or "
+                "use torch.no_grad() around what needs no gradient"
+            )
         if not isinstance(generator, torch.Generator):
             raise TypeError(
                 f"generator must be a torch.Generator, got {generator!r}; for example "
@@ -249,6 +235,7 @@ class MarkovGradient:
         chains = self.kernel.chains(x0, context)
         if chains == 0:
             raise ValueError("x0 must have at least one row, one for each chain, got 0")
+        check_context(context)
         for position, tensor in enumerate(tensors_in(context), start=1):
             if tensor.dim() == 0 or len(tensor) != chains:
                 raise ValueError(
@@ -256,7 +243,9 @@ class MarkovGradient:
                     f"got shape {tuple(tensor.shape)}; repeat or expand it along its first "
                     "dimension"
                 )
-        return self.estimator.plan(chains, None if n is None else check_iteration(n), generator)
+        n = None if n is None else check_iteration(n)
+        check_budget(self.estimator, chains, n, self.max_transitions)
+        return self.estimator.plan(chains, n, generator)
 
     def _divisor(self, plan: Plan) -> int:
         return len(plan.levels) if self.reduction == "mean" else 1
@@ -266,13 +255,22 @@ class MarkovGradient:
         return None if self.parameters is None else tuple(self.parameters)
 
 
+def _check_has(part: Any, name: str, methods: tuple[str, ...], example: str) -> None:
+    """Refuse a part that lacks a method, the class itself among others."""
+    missing = [method for method in methods if not callable(getattr(part, method, None))]
+    if missing or isinstance(part, type):
+        lacks = f", which has no {missing[0]}()" if missing else ", which is a class"
+        raise TypeError(f"{name} must be one, for example {example}, got {part!r}{lacks}")
+
+
 def _differentiable(parameters: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
     """The tensors that require a gradient; there must be one."""
     tensors = (parameters,) if isinstance(parameters, Tensor) else tuple(parameters)
     for i, tensor in enumerate(tensors):
         if not isinstance(tensor, Tensor):
             raise ValueError(f"parameters must be tensors, number {i} is {type(tensor).__name__}")
-    trained = tuple(tensor for tensor in tensors if tensor.requires_grad)
+    # A tensor that is named twice, as tied layers are, has one gradient.
+    trained = tuple(dict.fromkeys(tensor for tensor in tensors if tensor.requires_grad))
     if not trained:
         raise ValueError(
             f"parameters must hold a tensor that requires a gradient, got none among "

@@ -244,6 +244,6 @@ def check_truncation(truncation: float) -> float:
     if not 0.0 < truncation < _LONGEST:
         raise ValueError(
             f"truncation must be a positive number below 2^62, got {truncation!r}; "
-            "it is the longest chain that may be run, for example 64 or schedules.power(1.0, 0.5)"
+            "levels with longer chains are not used; for example 64 or schedules.power(1.0, 0.5)"
         )
     return truncation

@@ -39,6 +39,12 @@ def test_rows_are_the_chains_own_gradients(chains: int) -> None:
         def plan(self, chains: int, n: int | None, generator: torch.Generator) -> mg.plan.Plan:
             return plan
 
+        def longest(self, n: int | None = None) -> int:
+            return int(plan.longest.max())
+
+        def expected_length(self, n: int | None = None) -> float:
+            return float(plan.longest.double().mean())
+
     whole = mg.MarkovGradient(
         gradient.kernel, gradient.loss, Planned(), parameters=model.parameters
     )

@@ -88,6 +88,33 @@ def without_proposal_ratio(log_density: Callable[[Tensor], Tensor], h: float) ->
     return FromStep(step)
 
 
+def half_row(
+    dtype: torch.dtype, kernel: type[RWMH | MALA], size: float, bug: Callable[..., FromStep]
+) -> Row:
+    """The standard normal law in the plane, with states and density in half precision."""
+
+    def log_density(x: Tensor) -> Tensor:
+        return -0.5 * x.square().sum(1)
+
+    def draw(generator: torch.Generator) -> Tensor:
+        return torch.randn(CHAINS, 2, dtype=torch.float64, generator=generator).to(dtype)
+
+    expected = _gaussian_moments(torch.zeros(2).double(), torch.eye(2).double())
+    planted = bug(log_density, size)
+    return Row(kernel(log_density, size), planted, draw, lambda x: _moments(x.double()), expected)
+
+
+def deciding_in_half_precision(log_density: Callable[[Tensor], Tensor], h: float) -> FromStep:
+    """A uniform in half precision is often exactly 0, and then accepts anything."""
+
+    def step(x: Tensor, generator: torch.Generator) -> Tensor:
+        y = x + h * torch.randn(x.shape, dtype=x.dtype, generator=generator)
+        u = torch.rand(len(x), dtype=x.dtype, generator=generator)
+        return torch.where((u.log() < log_density(y) - log_density(x))[:, None], y, x)
+
+    return FromStep(step)
+
+
 def dropping_the_kept_state(model: problems.LinearGaussian, fresh: int) -> FromStep:
     """Plain self-normalised importance resampling: no candidate is carried over."""
 
@@ -175,6 +202,10 @@ def table() -> dict[str, Row]:
         "MALA, skewed": skewed_row(
             MALA(skew.log_density, 0.5), without_proposal_ratio(skew.log_density, 0.5), skew
         ),
+        "RWMH, bfloat16": half_row(torch.bfloat16, RWMH, 8.0, deciding_in_half_precision),
+        "RWMH, float16": half_row(torch.float16, RWMH, 1.5, lambda _, h: always_accepting(h)),
+        "MALA, bfloat16": half_row(torch.bfloat16, MALA, 0.5, without_proposal_ratio),
+        "MALA, float16": half_row(torch.float16, MALA, 0.5, without_proposal_ratio),
         "ISIR": isir_row(rao_blackwell=False),
         "ISIR, Rao-Blackwell": isir_row(rao_blackwell=True),
         "Finite": finite_row(),
@@ -187,6 +218,10 @@ NAMES = [
     "RWMH, skewed",
     "MALA",
     "MALA, skewed",
+    "RWMH, bfloat16",
+    "RWMH, float16",
+    "MALA, bfloat16",
+    "MALA, float16",
     "ISIR",
     "ISIR, Rao-Blackwell",
     "Finite",

@@ -80,8 +80,10 @@ def test_bad_matrices(matrix: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("x0", "message"),
     [
-        (torch.zeros(4), "x0 must be integers of shape"),
-        (torch.zeros(4, 1, dtype=torch.int64), "x0 must be integers of shape"),
+        (torch.zeros(4), "x0 must be int64 or int32 of shape"),
+        (torch.zeros(4, 1, dtype=torch.int64), "x0 must be int64 or int32 of shape"),
+        (torch.zeros(4, dtype=torch.uint8), r"got torch.uint8.*use x0.long\(\)"),
+        (torch.zeros(4, dtype=torch.int8), r"got torch.int8.*use x0.long\(\)"),
         (torch.tensor([0, 1, 2, 3]), "states between 0 and 2, got 0 … 3"),
         (torch.tensor([0, 1, 2, -1]), "states between 0 and 2"),
     ],

@@ -74,7 +74,8 @@ def test_chains_in_parts_are_the_same_chains(
     for size in (1, 24, 70):
         parts, other, pieces = simulate(size, 7)
         assert len(pieces) > 2
-        assert torch.equal(parts.points, whole.points) and torch.equal(parts.owner, whole.owner)
+        assert torch.equal(parts.points, whole.points)
+        assert torch.equal(parts.owner, whole.owner)
         assert torch.allclose(parts.coefficient, whole.coefficient, rtol=1e-12, atol=1e-15)
         assert other.evaluations == outcome.evaluations
         assert other.accepted == pytest.approx(outcome.accepted, rel=1e-12)

@@ -45,11 +45,13 @@ def test_numbers_of_numpy_and_torch_become_floats(number: object) -> None:
 def test_usable_skips_missing_and_empty_gradients() -> None:
     a, b, c = torch.ones(2), torch.ones(0), torch.ones(3)
     a.grad, b.grad = torch.ones(2), torch.ones(0)
-    assert [len(chosen) for chosen in usable([{"params": [a, b, c]}])] == [1]
-    assert usable([{"params": [b, c]}]) == [[]]
+    assert [len(chosen) for chosen in usable([{"params": [a, b, c]}])[0]] == [1]
+    assert usable([{"params": [b, c]}]) == ([[]], 0.0)
 
 
 def test_gradients_whose_squares_overflow_are_finite() -> None:
     a, b = torch.ones(2), torch.ones(2, dtype=torch.float64)
     a.grad, b.grad = torch.full((2,), 1e30), torch.full((2,), 1e300, dtype=torch.float64)
-    assert len(usable([{"params": [a, b]}])[0]) == 2
+    (chosen,), norm = usable([{"params": [a, b]}])
+    assert len(chosen) == 2
+    assert norm > 1e30

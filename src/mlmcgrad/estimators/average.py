@@ -56,6 +56,10 @@ class Average:
         """Transitions of one chain at iteration n."""
         return float(sum(self._steps(n)))
 
+    def longest(self, n: int | None = None) -> int:
+        """Transitions of one chain at iteration n."""
+        return sum(self._steps(n))
+
     def _steps(self, n: int | None) -> tuple[int, int]:
         length = value_at(self.length, n, "length")
         if not length >= 1.0:

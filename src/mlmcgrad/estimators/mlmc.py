@@ -3,7 +3,8 @@
     Ĥ = H^{(ℓ_0)} + τ(K) { H^{(ℓ_K)} − H^{(ℓ_{K−1})} } 1{ℓ_K ≤ T_n},      K ~ μ.
 
 With the default law ℓ_k = base · 2^k and τ(K) = 2^K. It has the bias of a chain of length ℓ_κ,
-κ = ⌊log2(T_n/base)⌋, and with base = 1 the expected length κ + 2^{−κ}.
+κ = ⌊log2(T_n/base)⌋, and with base = 1 the expected length κ + 2^{−κ}. Every chain has at least the
+length ℓ_0, also where ℓ_0 > T_n.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ class MLMC:
     """Multilevel Monte Carlo over chain lengths: the bias of length T at a cost of log T.
 
     Args:
-        truncation: T_n, the longest chain that may be run; a number or a schedule.
-        levels: law of the level K.
+        truncation: T_n, a number or a schedule: levels with longer chains are not used. Every
+            chain has the length ℓ_0 at least, whatever T_n is: `base` for the default law,
+            base · ⌊1/(2μ(1))⌋ for one with μ(1) < 1/2.
+        levels: law μ of the level K.
         assignment: `"independent"` one K per chain, `"shared"` one K for all of them,
             `"balanced"` stratified over the chains, for a nearly constant cost per call.
-        base: chain length b at which the ladder starts. More cost, less variance; a truncation
-            below it is no error, the chains then have length b.
+        base: b, by which all lengths are multiplied: where the ladder starts. More cost, less
+            variance; a truncation below it is no error, the chains then have length b.
 
     Example:
         >>> from mlmcgrad import schedules
@@ -73,3 +76,8 @@ class MLMC:
     def expected_length(self, n: int | None = None) -> float:
         """Exact mean number of transitions of one chain at iteration n."""
         return self.levels.expected_length(value_at(self.truncation, n, "truncation"), self.base)
+
+    def longest(self, n: int | None = None) -> int:
+        """Transitions of the longest chain that may be drawn at iteration n: ℓ_κ, or ℓ_0."""
+        kappa = self.truncation_level(n)
+        return max(self.levels.length(k, self.base) for k in (0, kappa))

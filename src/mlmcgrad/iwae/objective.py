@@ -26,9 +26,9 @@ from typing import Literal, SupportsIndex, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from mlmcgrad.backward import accumulate
-from mlmcgrad.estimators import MLMC, Average, Estimator
-from mlmcgrad.gradient import Estimate
+from mlmcgrad.backward import accumulate, check_gradients
+from mlmcgrad.estimate import Estimate
+from mlmcgrad.estimators import MLMC, Average, Estimator, check_budget
 from mlmcgrad.iwae.networks import LatentModel
 from mlmcgrad.iwae.states import States, differentiate, of_blocks, side_by_side, thinned
 from mlmcgrad.kernels import ISIR, MALA, RWMH, FirstBlock, FromStep, Kernel, Outcome, Simulation
@@ -156,14 +156,18 @@ class Objective:
             raise FloatingPointError(f"the bound is {bound}: weights are not finite, or all are 0")
         share = log_w.softmax(1)
         weight = share.square() if self.encoder == "dreg" else share
-        plan = self.estimator.plan(len(y), None if n is None else check_iteration(n), generator)
+        n = None if n is None else check_iteration(n)
+        check_budget(self.estimator, len(y), n)
+        plan = self.estimator.plan(len(y), n, generator)
         states, outcome = self._simulate(z.detach(), log_w, weight, context, plan, generator)
         theta, phi = (tuple(net.parameters()) for net in (self.model.decoder, self.model.encoder))
         gradient, slopes, value, count = differentiate(
             self._loss, theta, states, y, draws=weight.numel(), chunk=self.chunk
         )
         encoder_loss = self._encoder_loss(z, slopes, weight, mean, log_scale)
-        accumulate(phi, torch.autograd.grad(encoder_loss, phi))
+        of_phi = torch.autograd.grad(encoder_loss, phi)
+        check_gradients(of_phi)
+        accumulate(phi, of_phi)
         accumulate(theta, gradient)
         # i-SIR counts the k draws that the encoder shares with it; otherwise they come on top.
         extra = 0 if self.kernel == "isir" else weight.numel()

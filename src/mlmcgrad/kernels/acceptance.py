@@ -54,10 +54,19 @@ def proposal_noise(
     steps: int, x: Tensor, deviation: float | Tensor, generator: torch.Generator
 ) -> Noise:
     """Centred normals of that deviation, and log uniforms, for a block of steps."""
-    options: Any = {"dtype": x.dtype, "device": x.device, "generator": generator}
-    jump = torch.randn(steps, *x.shape, **options).mul_(deviation)
-    log_uniform = torch.rand(steps, x.shape[0], **options).log_()
-    return Noise(jump, log_uniform)
+    options: Any = {"device": x.device, "generator": generator}
+    jump = torch.randn(steps, *x.shape, dtype=x.dtype, **options).mul_(deviation)
+    precise = torch.promote_types(x.dtype, torch.float32)
+    uniform = torch.rand(steps, x.shape[0], dtype=precise, **options)
+    # An exact 0 would accept anything; half of the smallest positive value stands for it.
+    uniform.clamp_(min=0.25 * torch.finfo(precise).eps)
+    return Noise(jump, uniform.log_())
+
+
+def judged(values: Tensor) -> Tensor:
+    """Numbers that a decision depends on: not in half precision, whatever the states are."""
+    half = isinstance(values, Tensor) and values.dtype in (torch.float16, torch.bfloat16)
+    return values.float() if half else values
 
 
 def choose(accepted: Tensor, proposed: S, current: S) -> S:

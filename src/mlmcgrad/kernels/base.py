@@ -33,6 +33,7 @@ class Outcome:
     evaluations: int
     accepted: float
     invalid: int
+    collapsed: int = 0  # chains in whose first step one candidate has nearly all the weight
 
 
 Pieces: TypeAlias = Generator[Measure, None, Outcome]
@@ -88,6 +89,25 @@ def take(context: Context, rows: Tensor | slice) -> Context:
     return map_tensors(lambda tensor: tensor[rows], context)
 
 
+def check_context(context: Any, place: str = "context") -> None:
+    """Refuse numbers that look as if they had one row per chain, but are not a tensor."""
+    if isinstance(context, dict):
+        for key, value in context.items():
+            check_context(value, f"{place}[{key!r}]")
+        return
+    numbers = isinstance(context, list) and any(isinstance(v, (int, float)) for v in context)
+    array = not isinstance(context, Tensor) and bool(getattr(context, "ndim", False))
+    if numbers or array:
+        raise TypeError(
+            f"{place} must be a tensor to have one row per chain, got {type(context).__name__} "
+            f"{repr(context)[:60]}; pass torch.as_tensor(…) of it, or bind what is the same for "
+            "all chains in the function itself"
+        )
+    if isinstance(context, (tuple, list)):
+        for index, value in enumerate(context):
+            check_context(value, f"{place}[{index}]")
+
+
 def count_states(x0: Start, kernel: str) -> int:
     """The number of chains that states x0 start; refuses everything but states."""
     if not isinstance(x0, Tensor) or x0.dim() == 0:
@@ -107,4 +127,13 @@ def check_rows(name: str, values: Any, x: Tensor) -> None:
             f"{name} must return one number for each row of its first argument, here shape "
             f"({x.shape[0]},) for an argument of shape {tuple(x.shape)}, got {got}; "
             "sum over all dimensions but the first"
+        )
+
+
+def check_unchanged(name: str, x: Tensor, version: int) -> None:
+    """Refuse a user's function that changed its first argument, known by its earlier version."""
+    if x._version != version:
+        raise ValueError(
+            f"{name} changed its first argument in place, which spoils the states of the chains; "
+            "work on a copy, x = x.clone(), or use operations without a trailing underscore"
         )

@@ -51,10 +51,11 @@ class Finite(StepKernel[State]):
                 matrix = matrix(*context)
             check_stochastic(matrix)
         size = matrix.shape[-1]
-        if x.dim() != 1 or x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
+        # Not uint8: torch would take the states for a mask, here and in a loss theta[x].
+        if x.dim() != 1 or x.dtype not in (torch.int32, torch.int64):
             raise ValueError(
-                f"x0 must be integers of shape (chains,) for Finite, got {x.dtype} of shape "
-                f"{tuple(x.shape)}"
+                f"x0 must be int64 or int32 of shape (chains,) for Finite, got {x.dtype} of shape "
+                f"{tuple(x.shape)}; use x0.long()"
             )
         if bool(((x < 0) | (x >= size)).any()):
             raise ValueError(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.kernels.acceptance import choose
-from mlmcgrad.kernels.base import Context
+from mlmcgrad.kernels.base import Context, check_unchanged
 from mlmcgrad.kernels.steps import StepKernel, Walk, steps
 
 
@@ -56,7 +56,9 @@ class FromStep(StepKernel[State]):
         self, state: State, noise: torch.Generator, context: Context
     ) -> tuple[State, Tensor, tuple[Tensor, ...]]:
         """One transition of every chain; a chain that would become NaN stays where it is."""
+        version = state.x._version
         x = self.step(state.x, *context, generator=noise)
+        check_unchanged("step", state.x, version)
         if not isinstance(x, Tensor) or x.shape != state.x.shape or x.dtype != state.x.dtype:
             got = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else repr(type(x))
             raise ValueError(

@@ -29,6 +29,7 @@ from mlmcgrad.kernels.base import (
     Pieces,
     Start,
     check_rows,
+    check_unchanged,
     count_states,
     take,
     tensors_in,
@@ -42,6 +43,9 @@ from mlmcgrad.ranges import whole
 # that grows with the square of the steps of a part.
 _PART_DRAWS = 2**16
 _AVERAGED_STEPS = 128
+# The candidates of one step of all chains are in memory at once.
+_MOST_CANDIDATES = 10**8
+_NEARLY_ALL = 0.999
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,15 @@ class ISIR:
 
     def chains(self, x0: Start, context: Context) -> int:
         """One for each row of x0, or for x0=None of the first tensor in the context."""
+        chains = self._count(x0, context)
+        if chains * self.candidates > _MOST_CANDIDATES:
+            raise ValueError(
+                f"candidates × chains must be at most {_MOST_CANDIDATES:,}, which are in memory at "
+                f"once, got {self.candidates:,} × {chains:,}; use fewer of them, and longer chains"
+            )
+        return chains
+
+    def _count(self, x0: Start, context: Context) -> int:
         if isinstance(x0, FirstBlock):
             return len(x0.points)
         if x0 is not None:
@@ -114,14 +127,14 @@ class ISIR:
         start, law = self._start(x0, context, order), None
         last, carried = torch.empty(0), torch.zeros(0, dtype=torch.float64)
         select = rao_blackwell if self.rao_blackwell else sampled
-        evaluations, moves, invalid = 0, 0.0, 0
+        evaluations, moves, invalid, collapsed = 0, 0.0, 0, 0
         for begin, end in self._parts(plan.longest):
             running = plan.longest > begin
             plan, order = plan.select(running), order[running]
             lengths = plan.longest.clamp(max=end) - begin
             draws, z, owner, bad = self._draw(start, law, context, order, lengths, generator)
             if begin == 0:
-                _check_start(draws, order)
+                collapsed = _check_start(draws, order)
                 last = torch.empty_like(z[: len(order)])
             weights = plan.to(z.device).at(begin + draws.step, draws.chain)
             selection = select(draws, weights, generator)
@@ -137,7 +150,7 @@ class ISIR:
             # A draw that goes on is not in the measure yet: it would be paid for twice.
             carried, coefficient[held] = coefficient[held], 0.0
             yield Measure(z, owner.to(z.device), coefficient)
-        return Outcome(last, evaluations, moves, invalid)
+        return Outcome(last, evaluations, moves, invalid, collapsed)
 
     def _parts(self, lengths: Tensor) -> Iterator[tuple[int, int]]:
         """Cut chains, of lengths in ascending order, into parts: first step − 1, last step."""
@@ -213,8 +226,10 @@ class ISIR:
         return states, log_weights
 
     def _weigh(self, z: Tensor, context: Context) -> Tensor:
+        version = z._version
         log_w = self.log_weight(z, *context)
         check_rows("log_weight", log_w, z)
+        check_unchanged("log_weight", z, version)
         return log_w.double()
 
     def _propose(self, context: Context, rows: int, generator: torch.Generator) -> Tensor:
@@ -244,9 +259,14 @@ def _insert(chunks: list[Tensor], start: Tensor, where: Tensor) -> Tensor:
     return both
 
 
-def _check_start(draws: Draws, chains: Tensor) -> None:
-    """Refuse a first block in which no candidate has any weight; later ones have the kept state."""
-    dead = (draws.start == -torch.inf) & (draws.new[draws.step == 1] == -torch.inf).all(1)
+def _check_start(draws: Draws, chains: Tensor) -> int:
+    """Refuse a first block in which no candidate has any weight; later ones have the kept state.
+
+    Returns:
+        In how many chains one candidate of the first block has nearly all of its weight.
+    """
+    block = torch.cat([draws.start[:, None], draws.new[draws.step == 1]], 1)  # (chains, k)
+    dead = (block == -torch.inf).all(1)
     if bool(dead.any()):
         raise FloatingPointError(
             f"log_weight is −inf (or NaN) for all {draws.fresh + 1} candidates of the first step "
@@ -254,3 +274,4 @@ def _check_start(draws: Draws, chains: Tensor) -> None:
             "them), so there is nothing to select; use a proposal that covers the target, more "
             "candidates, or an x0 inside the support"
         )
+    return int((block.softmax(1).amax(1) > _NEARLY_ALL).sum())

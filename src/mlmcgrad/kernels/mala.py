@@ -17,6 +17,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
+from mlmcgrad.kernels.acceptance import judged
 from mlmcgrad.kernels.base import Context, check_rows
 from mlmcgrad.kernels.metropolis import MetropolisKernel
 
@@ -48,7 +49,8 @@ class MALA(MetropolisKernel[State]):
 
     def at(self, x: Tensor, context: Context) -> State:
         """State at x; one evaluation of the density and its gradient."""
-        return State(x, *value_and_gradient(self.log_density, x, context))
+        value, gradient = value_and_gradient(self.log_density, x, context)
+        return State(x, judged(value), gradient)
 
     @property
     def deviation(self) -> float | Tensor:
@@ -65,8 +67,8 @@ class MALA(MetropolisKernel[State]):
         In log q(y,x) − log q(x,y) x and y cancel: with D = ∇ log π(x) + ∇ log π(y) it is
         −½ Σ D (√(2h) Z + ½ h D).
         """
-        slopes = state.gradient + proposed.gradient
-        total = _dot(slopes, _plus(jump, 0.5 * self.step_size, slopes))
+        slopes = judged(state.gradient) + judged(proposed.gradient)
+        total = _dot(slopes, _plus(judged(jump), 0.5 * self.step_size, slopes))
         return torch.sub(proposed.log_density - state.log_density, total, alpha=0.5)
 
 

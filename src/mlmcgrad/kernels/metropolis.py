@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mlmcgrad.kernels._compiled import Compiled
 from mlmcgrad.kernels.acceptance import Noise, choose, decide, proposal_noise, usable
-from mlmcgrad.kernels.base import Context, check_rows
+from mlmcgrad.kernels.base import Context, check_rows, check_unchanged
 from mlmcgrad.kernels.steps import StepKernel, Walk, steps
 
 S = TypeVar("S", bound="tuple[Tensor, ...]")
@@ -67,8 +67,10 @@ class MetropolisKernel(StepKernel[S]):
         if not x.is_floating_point():
             name = type(self).__name__
             raise ValueError(f"x0 must have a floating-point dtype for {name}, got {x.dtype}")
+        version = x._version
         with torch.no_grad():
             state = self.at(x, context)
+        check_unchanged("log_density", x, version)
         _check_start(state)
         return state, 1
 

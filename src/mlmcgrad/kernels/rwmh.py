@@ -10,6 +10,7 @@ from typing import NamedTuple, final
 
 from torch import Tensor
 
+from mlmcgrad.kernels.acceptance import judged
 from mlmcgrad.kernels.base import Context
 from mlmcgrad.kernels.metropolis import MetropolisKernel
 
@@ -40,7 +41,7 @@ class RWMH(MetropolisKernel[State]):
 
     def at(self, x: Tensor, context: Context) -> State:
         """State at x; one density evaluation."""
-        return State(x, self.log_density(x, *context))
+        return State(x, judged(self.log_density(x, *context)))
 
     @property
     def deviation(self) -> float | Tensor:

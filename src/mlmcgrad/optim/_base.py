@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from mlmcgrad.optim._checks import Ranges, usable
+from mlmcgrad.optim._checks import Ranges, parameter_name, usable
+from mlmcgrad.optim._safety import Snapshot, check_parameter_state, check_state, overflow, risky
 from mlmcgrad.schedules import Schedule, check_iteration
 
 
@@ -70,6 +71,14 @@ class AdaptiveOptimizer(Optimizer, ABC):
     @abstractmethod
     def _apply(self, group: dict[str, Any], params: list[Tensor], rate: float) -> None:
         """Update state and parameters that have a gradient; rate is −γ_n (+γ_n to maximize)."""
+
+    @abstractmethod
+    def _check_values(self, values: dict[str, Any], params: list[Tensor], where: str) -> None:
+        """Raise if hyperparameters cannot be used with parameters of these types."""
+
+    @abstractmethod
+    def _state_shapes(self, group: dict[str, Any], p: Tensor) -> dict[str, tuple[int, ...] | None]:
+        """Entries of the state of a parameter and their shapes, None for a number."""
 
     @abstractmethod
     def _bounds(self, index: int, n: int) -> tuple[float, float]:
@@ -122,7 +131,7 @@ class AdaptiveOptimizer(Optimizer, ABC):
 
         Raises:
             TypeError: a gradient is sparse or complex.
-            FloatingPointError: a gradient is not finite.
+            FloatingPointError: a gradient is not finite, or the step would overflow.
             ValueError: a schedule left its range. After any of these errors the parameters, the
                 state and the iteration number are as they were before the call.
         """
@@ -136,7 +145,28 @@ class AdaptiveOptimizer(Optimizer, ABC):
             {name: self._value(index, name, n) for name in self._scheduled}
             for index in range(len(self.param_groups))
         ]
-        chosen = usable(self.param_groups)
+        chosen, norm = usable(self.param_groups)
+        reach = 0.0
+        for index, (group, current) in enumerate(zip(self.param_groups, values, strict=True)):
+            where = f" at step n={n} in param group {index}"
+            self._check_values({**group, **current}, chosen[index], where)
+            reach = max(reach, current["lr"] * self._bounds(index, n)[1])
+        if risky((p for params in chosen for p in params), norm, n, reach):
+            snapshot = Snapshot(self.param_groups, self.state)
+            try:
+                self._step(n, values, chosen)
+                finite = snapshot.is_finite()
+            except RuntimeError:  # an eigendecomposition of infinite numbers
+                finite = False
+            if not finite:
+                snapshot.put_back()
+                raise overflow(norm, n)
+        else:
+            self._step(n, values, chosen)
+        return loss
+
+    def _step(self, n: int, values: list[dict[str, float]], chosen: list[list[Tensor]]) -> None:
+        """Take step n with checked hyperparameters, for parameters that have a gradient."""
         for group, current, params in zip(self.param_groups, values, chosen, strict=True):
             lr = current["lr"]
             if isinstance(group["lr"], Tensor):
@@ -144,7 +174,31 @@ class AdaptiveOptimizer(Optimizer, ABC):
             group.update(current, step=n)
             if params:
                 self._apply(group, params, lr if group["maximize"] else -lr)
-        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from the `state_dict` of an optimizer of the same class.
+
+        Raises:
+            ValueError: it belongs to another class, or to parameters of other shapes.
+        """
+        name, required = type(self).__name__, ("step", *self._scheduled, *self._fixed)
+        check_state(name, self.param_groups, state_dict, required)
+        saved = [
+            group | {k: v for k, v in self._others.items() if k not in group}
+            for group in state_dict["param_groups"]
+        ]
+        for index, (group, other) in enumerate(zip(self.param_groups, saved, strict=False)):
+            for i, (p, key) in enumerate(zip(group["params"], other["params"], strict=False)):
+                where = parameter_name(group, index, i)
+                of_p = state_dict["state"].get(key, {})
+                check_parameter_state(name, of_p, self._state_shapes(group, p), where)
+        super().load_state_dict({**state_dict, "param_groups": saved})
+
+    @property
+    def _others(self) -> dict[str, Any]:
+        """Options that a state of an earlier version may lack, and their usual values."""
+        known = {"step", *self._scheduled, *self._fixed}
+        return {key: value for key, value in self.defaults.items() if key not in known}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters to optimize; the group joins at the optimizer's current iteration.
@@ -173,6 +227,7 @@ class AdaptiveOptimizer(Optimizer, ABC):
         super().add_param_group(group)
         try:
             self._check_group(self.param_groups[-1], where)
+            self._check_values(group, self.param_groups[-1]["params"], where)
         except Exception:
             self.param_groups.pop()
             raise

@@ -66,14 +66,15 @@ def parameter_name(group: dict[str, Any], group_index: int, index: int) -> str:
     return f"parameter {index} of param group {group_index}{known_as}"
 
 
-def usable(groups: list[dict[str, Any]]) -> list[list[Tensor]]:
+def usable(groups: list[dict[str, Any]]) -> tuple[list[list[Tensor]], float]:
     """The parameters of each group that have a gradient to use.
 
     Args:
         groups: param groups of an optimizer.
 
     Returns:
-        For each group, its parameters whose gradient is neither None nor empty.
+        For each group, its parameters whose gradient is neither None nor empty; and a bound on
+        the norm of all gradients together, infinite where squares overflow.
 
     Raises:
         TypeError: a gradient is sparse or complex.
@@ -100,16 +101,14 @@ def usable(groups: list[dict[str, Any]]) -> list[list[Tensor]]:
                 )
             with_gradient.append(p)
         chosen.append(with_gradient)
-    if not _norms_are_finite([p.grad for ps in chosen for p in ps if p.grad is not None]):
+    norm = _sum_of_norms([p.grad for ps in chosen for p in ps if p.grad is not None])
+    if not math.isfinite(norm):  # it may come from squares that overflow, so look closer
         _raise_if_not_finite(groups)
-    return chosen
+    return chosen, norm
 
 
-def _norms_are_finite(gradients: list[Tensor]) -> bool:
-    """A quick test of all gradients: one pass over them and one synchronisation a device.
-
-    True is certain. False may come from squares that overflow, so it has to be confirmed.
-    """
+def _sum_of_norms(gradients: list[Tensor]) -> float:
+    """The norms of all gradients: one pass over them and one synchronisation a device."""
     by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for gradient in gradients:
         by_kind.setdefault((gradient.device, gradient.dtype), []).append(gradient)
@@ -117,7 +116,7 @@ def _norms_are_finite(gradients: list[Tensor]) -> bool:
     for (device, _), tensors in by_kind.items():
         total = torch.stack(torch._foreach_norm(tensors)).sum(dtype=torch.float64)
         norms[device] = norms[device] + total if device in norms else total
-    return all(math.isfinite(total.item()) for total in norms.values())
+    return math.fsum(total.item() for total in norms.values())
 
 
 def _raise_if_not_finite(groups: list[dict[str, Any]]) -> None:

@@ -51,6 +51,10 @@ class ElementwiseOptimizer(AdaptiveOptimizer):
         """State tensors of a parameter; each has its shape and starts at zero."""
 
     @abstractmethod
+    def _under_root(self, values: dict[str, Any]) -> tuple[str, float]:
+        """The hyperparameter that keeps the root from 0, and what it adds under the root."""
+
+    @abstractmethod
     def _update(self, group: dict[str, Any], batch: Batch, rate: float) -> None:
         """Update the state tensors and parameters of one batch in place."""
 
@@ -58,6 +62,22 @@ class ElementwiseOptimizer(AdaptiveOptimizer):
     def _check_group(self, group: dict[str, Any], where: str) -> None:
         decay = NON_NEGATIVE.check("weight_decay", group["weight_decay"], where)
         group["weight_decay"] = decay
+
+    @final
+    def _check_values(self, values: dict[str, Any], params: list[Tensor], where: str) -> None:
+        name, added = self._under_root(values)
+        for dtype in {p.dtype for p in params}:
+            least = torch.finfo(dtype).tiny
+            if added < least:
+                raise ValueError(
+                    f"{name}={values[name]!r} adds {added:.3g} under the root, which is next to 0 "
+                    f"in {dtype}, so that a step could divide by 0{where}; change it so that it "
+                    f"adds {least:.3g} at least, or keep the parameters in float32"
+                )
+
+    @final
+    def _state_shapes(self, group: dict[str, Any], p: Tensor) -> dict[str, tuple[int, ...] | None]:
+        return {"count": None, **dict.fromkeys(self._state_names, tuple(p.shape))}
 
     @final
     def _apply(self, group: dict[str, Any], params: list[Tensor], rate: float) -> None:

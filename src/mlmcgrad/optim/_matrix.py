@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from numbers import Integral
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -18,6 +18,12 @@ from mlmcgrad.optim._base import AdaptiveOptimizer
 
 class MatrixOptimizer(AdaptiveOptimizer):
     """Base class of the dense optimizers; a subclass turns a gradient vector into a direction."""
+
+    _counts: ClassVar[tuple[str, ...]]
+    """Numbers in the state of a group."""
+
+    _matrices: ClassVar[tuple[str, ...]]
+    """Matrices in it, (d, d)."""
 
     @abstractmethod
     def _initial_state(self, group: dict[str, Any], like: Tensor, d: int) -> dict[str, Any]:
@@ -47,6 +53,16 @@ class MatrixOptimizer(AdaptiveOptimizer):
                 f"got {sorted(map(str, kinds))}; put parameters of different kinds into different "
                 "param groups"
             )
+
+    @final
+    def _check_values(self, values: dict[str, Any], params: list[Tensor], where: str) -> None:
+        """Its types are float32 and float64, and eigenvalues are kept from 0 by themselves."""
+
+    @final
+    def _state_shapes(self, group: dict[str, Any], p: Tensor) -> dict[str, tuple[int, ...] | None]:
+        d = dimension(group)
+        matrices = dict.fromkeys(self._matrices, (d, d))
+        return {**dict.fromkeys(self._counts), **matrices} if p is group["params"][0] else {}
 
     @final
     def _group_state(self, group: dict[str, Any]) -> dict[str, Any]:

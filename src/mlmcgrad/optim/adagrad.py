@@ -81,6 +81,9 @@ class Adagrad(ElementwiseOptimizer):
         defaults = {"lr": lr, "epsilon": epsilon, "clip": clip, "weight_decay": weight_decay}
         super().__init__(params, {**defaults, "foreach": foreach, "maximize": maximize})
 
+    def _under_root(self, values: dict[str, Any]) -> tuple[str, float]:
+        return "epsilon", float(values["epsilon"]) ** -2
+
     def _update(self, group: dict[str, Any], batch: Batch, rate: float) -> None:
         totals, n = batch.state("sum"), batch.count
         bounded = clipped(batch.grads, group["clip"])

@@ -82,6 +82,9 @@ class AMSGrad(ElementwiseOptimizer):
         defaults["weight_decay"] = weight_decay
         super().__init__(params, {**defaults, "foreach": foreach, "maximize": maximize})
 
+    def _under_root(self, values: dict[str, Any]) -> tuple[str, float]:
+        return "delta", float(values["delta"])
+
     def _update(self, group: dict[str, Any], batch: Batch, rate: float) -> None:
         rho2, clip = group["rho2"], group["clip"]
         momentum, average = batch.state("momentum"), batch.state("average")

@@ -56,6 +56,7 @@ class FullAdagrad(MatrixOptimizer):
 
     _scheduled: ClassVar[Ranges] = {"lr": NON_NEGATIVE, "clip": POSITIVE_OR_INFINITE}
     _fixed: ClassVar[Ranges] = {"delta": POSITIVE}
+    _counts, _matrices = ("count",), ("outer",)
 
     def __init__(
         self,

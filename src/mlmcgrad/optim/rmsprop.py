@@ -74,6 +74,9 @@ class RMSProp(ElementwiseOptimizer):
         defaults["weight_decay"] = weight_decay
         super().__init__(params, {**defaults, "foreach": foreach, "maximize": maximize})
 
+    def _under_root(self, values: dict[str, Any]) -> tuple[str, float]:
+        return "delta", float(values["delta"])
+
     def _update(self, group: dict[str, Any], batch: Batch, rate: float) -> None:
         average = batch.state("average")
         torch._foreach_mul_(average, group["rho"])

@@ -59,6 +59,9 @@ class SGD(ElementwiseOptimizer):
         defaults = {"lr": lr, "weight_decay": weight_decay}
         super().__init__(params, {**defaults, "foreach": foreach, "maximize": maximize})
 
+    def _under_root(self, values: dict[str, Any]) -> tuple[str, float]:
+        return "lr", 1.0  # there is no root
+
     def _update(self, group: dict[str, Any], batch: Batch, rate: float) -> None:
         torch._foreach_add_(batch.params, batch.grads, alpha=rate)
 

@@ -88,6 +88,7 @@ class StochasticNewton(MatrixOptimizer):
         "averaging": POSITIVE_OR_INFINITE,
     }
     _ordered = (("lower", "upper"),)
+    _counts, _matrices = ("pairs", "inverted"), ("hessian", "inverse")
 
     def __init__(
         self,

@@ -1,0 +1,171 @@
+"""No step poisons parameters or state, and no optimizer takes the state of another."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from mlmcgrad.optim import SGD, Adagrad, AMSGrad, FullAdagrad, RMSProp, StochasticNewton
+from mlmcgrad.schedules import power
+from tests.optim.optim_cases import CASES, Factory, parameters, run
+
+SQUARES = [name for name in CASES if not name.startswith(("SGD", "StochasticNewton"))]
+
+
+def _contents(optimizer: Any, params: list[Tensor]) -> Any:
+    """Everything that a step may change, as plain numbers."""
+    state = optimizer.state_dict()
+    tensors = {
+        (i, k): v.tolist() if isinstance(v, Tensor) else v
+        for i, entries in state["state"].items()
+        for k, v in entries.items()
+    }
+    return copy.deepcopy((tensors, state["param_groups"], [p.tolist() for p in params]))
+
+
+@pytest.mark.parametrize("make", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("size", [1e17, 1e18, 1e20, 1e30, 3e38])
+def test_a_large_gradient_moves_or_is_refused(make: Factory, size: float) -> None:
+    """Whatever happens, everything stays finite, and coordinates can move afterwards."""
+    params = parameters(dtype=torch.float32)
+    optimizer = make(params)
+    run(optimizer, params, 1, 3)
+    for p in params:
+        p.grad = torch.full_like(p, size)
+    before = _contents(optimizer, params)
+    for _ in range(500 if size == 1e18 else 1):  # their squares overflow in the sum only
+        try:
+            optimizer.step()
+        except FloatingPointError as error:
+            assert "would overflow" in str(error)  # noqa: PT017
+            if size != 1e18:
+                assert _contents(optimizer, params) == before
+    states = [v for s in optimizer.state.values() for v in s.values() if isinstance(v, Tensor)]
+    assert all(t.isfinite().all() for t in [*params, *states])
+    position = [p.clone() for p in params]
+    for p, was in zip(params, position, strict=True):
+        p.grad = torch.where(was < 0, -1.0, 1.0) * was.abs().clamp(min=1.0)
+    optimizer.step()
+
+
+@pytest.mark.parametrize("name", SQUARES)
+def test_infinite_squares_are_refused_unless_they_are_clipped(name: str) -> None:
+    params = parameters(dtype=torch.float32)
+    optimizer = CASES[name](params, clip=math.inf)
+    for p in params:
+        p.grad = torch.full_like(p, 1e20)
+    before = _contents(optimizer, params)
+    with pytest.raises(FloatingPointError, match=r"step 1 would overflow.*nothing was changed"):
+        optimizer.step()
+    assert _contents(optimizer, params) == before
+    assert optimizer.iteration == 0
+    run(optimizer, params, 1, 1)  # a usual gradient, then
+    assert optimizer.iteration == 1
+
+
+def test_a_clipped_gradient_of_any_size_is_fine() -> None:
+    theta = torch.zeros(2, requires_grad=True)
+    optimizer = Adagrad([theta], lr=1e-10, clip=1.0, epsilon=1.0)
+    theta.grad = torch.tensor([1e20, 1.0])
+    optimizer.step()
+    assert theta.tolist() == pytest.approx([-1e10 / 2**0.5, -1e-10 / 2**0.5])
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [(Adagrad, "epsilon=10000.0"), (RMSProp, "delta=1e-08"), (AMSGrad, "delta=1e-08")],
+)
+def test_a_regularization_that_underflows_is_refused(make: Any, name: str) -> None:
+    """In float16 1e-8 is 0, and 0/0 and 1/0 are not far."""
+    half = torch.ones(2, dtype=torch.float16, requires_grad=True)
+    with pytest.raises(ValueError, match=f"{name} adds 1e-08 .*next to 0 in torch.float16"):
+        make([half], lr=0.1)
+    make([torch.ones(2, dtype=torch.bfloat16)], lr=0.1)
+    enough = {"epsilon": 10.0} if make is Adagrad else {"delta": 0.01}
+    optimizer = make([half], lr=0.1, **enough)
+    for gradient in (1e-4, 0.0, 60000.0, -60000.0, 1.0):
+        half.grad = torch.full_like(half, gradient)
+        try:
+            optimizer.step()
+        except FloatingPointError as error:
+            assert abs(gradient) == 60000.0, error  # noqa: PT017
+    assert half.isfinite().all()
+    assert optimizer.iteration >= 3
+
+
+def test_a_scheduled_regularization_is_watched() -> None:
+    half = torch.ones(1, dtype=torch.float16, requires_grad=True)
+    optimizer = Adagrad([half], lr=0.1, epsilon=power(10.0, 3.0))
+    half.grad = torch.ones_like(half)
+    for _ in range(2):  # (10 n³)^-2 is below 6e-5 from n = 3 on
+        optimizer.step()
+    with pytest.raises(ValueError, match=r"at step n=3 in param group 0"):
+        optimizer.step()
+    assert optimizer.iteration == 2
+
+
+@pytest.mark.parametrize("target", CASES)
+@pytest.mark.parametrize("source", CASES)
+def test_only_states_of_the_same_class_are_loaded(source: str, target: str) -> None:
+    theirs, ours = parameters(), parameters()
+    other, optimizer = CASES[source](theirs), CASES[target](ours)
+    run(other, theirs, 1, 2)
+    before = _contents(optimizer, ours)
+    if type(other) is type(optimizer):
+        optimizer.load_state_dict(other.state_dict())
+        run(optimizer, ours, 3, 1)
+    else:
+        with pytest.raises(
+            ValueError, match=f"state_dict is not one of this {type(optimizer).__name__}"
+        ):
+            optimizer.load_state_dict(other.state_dict())
+        assert _contents(optimizer, ours) == before
+
+
+def test_states_of_torch_and_of_other_shapes_are_refused() -> None:
+    theta = torch.ones(3, requires_grad=True)
+    theirs = torch.optim.Adam([theta], amsgrad=True)
+    theta.grad = torch.ones(3)
+    theirs.step()
+    optimizer = AMSGrad([theta], lr=0.1)
+    with pytest.raises(ValueError, match="its param group 0 has no 'step'"):
+        optimizer.load_state_dict(theirs.state_dict())
+    with pytest.raises(ValueError, match="state_dict must be what"):
+        optimizer.load_state_dict({"momentum": theta})
+    wider = torch.ones(4, requires_grad=True)
+    other = AMSGrad([("weight", wider)], lr=0.1)
+    wider.grad = torch.ones(4)
+    other.step()
+    with pytest.raises(ValueError, match=r"'momentum' of parameter 0.*shape \(4,\), not \(3,\)"):
+        optimizer.load_state_dict(other.state_dict())
+    optimizer.step()
+
+
+@pytest.mark.parametrize("cls", [FullAdagrad, StochasticNewton])
+def test_matrices_of_other_dimensions_are_refused(cls: Any) -> None:
+    states = []
+    for d in (2, 3):
+        theta = torch.ones(d, requires_grad=True)
+        optimizer = cls([theta], lr=0.1)
+        theta.grad = torch.ones(d)
+        optimizer.step()
+        states.append(optimizer.state_dict())
+    with pytest.raises(ValueError, match=r"shape \(2, 2\), not \(3, 3\)"):
+        optimizer.load_state_dict(states[0])
+
+
+def test_a_state_without_options_of_later_versions_is_loaded() -> None:
+    theta = torch.ones(3, requires_grad=True)
+    optimizer = SGD([theta], lr=0.1, weight_decay=0.0)
+    state = optimizer.state_dict()
+    del state["param_groups"][0]["weight_decay"]
+    SGD([theta], lr=0.1).load_state_dict(state)
+    theta.grad = torch.ones(3)
+    optimizer.load_state_dict(state)
+    optimizer.step()
+    assert torch.allclose(theta, torch.full((3,), 0.9))
