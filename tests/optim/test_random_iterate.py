@@ -275,7 +275,7 @@ def test_says_when_parameters_were_added_or_do_not_fit() -> None:
     optimizer = SGD([one_parameter()], 0.1)
     random_iterate = RandomIterate(optimizer, generator())
     with pytest.raises(ValueError, match=r"shapes \[\(1,\)\], got \[\(2,\)\]"):
-        random_iterate.load_state_dict({"iterate": [torch.zeros(2)]})
+        random_iterate.load_state_dict(random_iterate.state_dict() | {"iterate": [torch.zeros(2)]})
     optimizer.add_param_group({"params": [one_parameter()]})
     with pytest.raises(RuntimeError, match="make a new one after add_param_group"):
         _ = random_iterate.index

@@ -10,7 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from mlmcgrad.optim import SGD, Adagrad, AMSGrad, FullAdagrad, RMSProp, StochasticNewton
+from mlmcgrad.optim import (
+    SGD,
+    Adagrad,
+    AMSGrad,
+    FullAdagrad,
+    RandomIterate,
+    RMSProp,
+    StochasticNewton,
+)
 from mlmcgrad.schedules import power
 from tests.optim.optim_cases import CASES, Factory, parameters, run
 
@@ -133,7 +141,7 @@ def test_states_of_torch_and_of_other_shapes_are_refused() -> None:
     theta.grad = torch.ones(3)
     theirs.step()
     optimizer = AMSGrad([theta], lr=0.1)
-    with pytest.raises(ValueError, match="its param group 0 has no 'step'"):
+    with pytest.raises(ValueError, match="its param group 0 has no 'rho1'"):
         optimizer.load_state_dict(theirs.state_dict())
     with pytest.raises(ValueError, match="state_dict must be what"):
         optimizer.load_state_dict({"momentum": theta})
@@ -159,13 +167,11 @@ def test_matrices_of_other_dimensions_are_refused(cls: Any) -> None:
         optimizer.load_state_dict(states[0])
 
 
-def test_a_state_without_options_of_later_versions_is_loaded() -> None:
+def test_a_random_iterate_takes_its_own_states_only() -> None:
     theta = torch.ones(3, requires_grad=True)
-    optimizer = SGD([theta], lr=0.1, weight_decay=0.0)
-    state = optimizer.state_dict()
-    del state["param_groups"][0]["weight_decay"]
-    SGD([theta], lr=0.1).load_state_dict(state)
-    theta.grad = torch.ones(3)
-    optimizer.load_state_dict(state)
-    optimizer.step()
-    assert torch.allclose(theta, torch.full((3,), 0.9))
+    optimizer = SGD([theta], lr=0.1)
+    iterate = RandomIterate(optimizer, torch.Generator())
+    for state in (optimizer.state_dict(), {}, [theta]):
+        with pytest.raises(ValueError, match="state_dict must be what state_dict"):
+            iterate.load_state_dict(state)  # type: ignore[arg-type]
+    iterate.load_state_dict(iterate.state_dict())

@@ -52,6 +52,9 @@ def test_finite_chain(states: int) -> None:
     matrix, law = problem.matrix(), problem.stationary()
     formula = (problem.features @ problem.theta.detach()).softmax(0)
     assert torch.allclose(law, formula, atol=1e-12)
+    assert torch.allclose(problem.law(), formula, atol=1e-15)
+    (gradient,) = problem.exact_gradient()
+    assert torch.allclose(gradient, law @ problem.features - problem.data_mean, atol=1e-12)
     assert torch.allclose(matrix.sum(1), torch.ones(states).double())
     assert (matrix >= 0.0).all()
     expected = average_law(matrix, unit(states), 5) @ problem.features - problem.data_mean

@@ -181,24 +181,15 @@ class AdaptiveOptimizer(Optimizer, ABC):
         Raises:
             ValueError: it belongs to another class, or to parameters of other shapes.
         """
-        name, required = type(self).__name__, ("step", *self._scheduled, *self._fixed)
-        check_state(name, self.param_groups, state_dict, required)
-        saved = [
-            group | {k: v for k, v in self._others.items() if k not in group}
-            for group in state_dict["param_groups"]
-        ]
-        for index, (group, other) in enumerate(zip(self.param_groups, saved, strict=False)):
+        name = type(self).__name__
+        check_state(name, self.param_groups, state_dict, self.defaults)
+        pairs = zip(self.param_groups, state_dict["param_groups"], strict=False)
+        for index, (group, other) in enumerate(pairs):
             for i, (p, key) in enumerate(zip(group["params"], other["params"], strict=False)):
                 where = parameter_name(group, index, i)
                 of_p = state_dict["state"].get(key, {})
                 check_parameter_state(name, of_p, self._state_shapes(group, p), where)
-        super().load_state_dict({**state_dict, "param_groups": saved})
-
-    @property
-    def _others(self) -> dict[str, Any]:
-        """Options that a state of an earlier version may lack, and their usual values."""
-        known = {"step", *self._scheduled, *self._fixed}
-        return {key: value for key, value in self.defaults.items() if key not in known}
+        super().load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters to optimize; the group joins at the optimizer's current iteration.

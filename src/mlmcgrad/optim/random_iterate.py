@@ -131,6 +131,11 @@ class RandomIterate:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a `state_dict` made with parameters of the same shapes."""
+        if not isinstance(state_dict, dict) or set(state_dict) != set(self.state_dict()):
+            raise ValueError(
+                "state_dict must be what state_dict() of a RandomIterate returns, with the keys "
+                f"{sorted(self.state_dict())}, got {repr(state_dict)[:80]}"
+            )
         saved, shapes = (
             [tuple(t.shape) for t in ts] for ts in (state_dict["iterate"], self._stored)
         )

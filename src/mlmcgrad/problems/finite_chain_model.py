@@ -51,7 +51,7 @@ class FiniteChain:
 
     def sample(self, chains: int, generator: torch.Generator) -> Tensor:
         """Independent draws of π_θ."""
-        return torch.multinomial(self.stationary(), chains, replacement=True, generator=generator)
+        return torch.multinomial(self.law(), chains, replacement=True, generator=generator)
 
     def matrix(self) -> Tensor:
         """Transition matrix P_θ, (S, S)."""
@@ -66,8 +66,15 @@ class FiniteChain:
             matrix.index_put_((state, neighbour), 0.5 * accepted, accumulate=True)
         return matrix + torch.diag(1.0 - matrix.sum(1))
 
+    def law(self) -> Tensor:
+        """π_θ(x) ∝ exp f(x)ᵀθ, (S,)."""
+        return (self.features @ self.theta.detach()).softmax(0)
+
     def stationary(self) -> Tensor:
-        """π_θ from π(P − I) = 0, Σπ = 1, by least squares, independently of its formula."""
+        """π_θ from π(P − I) = 0, Σπ = 1, by least squares, independently of its formula.
+
+        Its last digits may differ between two calls, as LAPACK's do.
+        """
         matrix = self.matrix()
         size = len(matrix)
         system = torch.cat([matrix.T - torch.eye(size, dtype=matrix.dtype), torch.ones(1, size)])
@@ -82,7 +89,7 @@ class FiniteChain:
 
     def exact_gradient(self) -> tuple[Tensor, ...]:
         """∇V(θ) = Σ_x π_θ(x) f(x) − f̄."""
-        return (self.stationary() @ self.features - self.data_mean,)
+        return ((self.law()[:, None] * self.features).sum(0) - self.data_mean,)
 
     def average_gradient(self, length: int, start: int = 0) -> Tensor:
         """E[H^{(length)}] for a chain from `start`: what an average of that length estimates."""

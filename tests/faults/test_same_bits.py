@@ -1,0 +1,34 @@
+"""The same numbers to the last bit from every process."""
+
+import subprocess
+import sys
+
+from tests.faults import times
+
+SCRIPT = """
+import torch, mlmcgrad as mg
+torch.set_num_threads(1)
+for problem in (mg.problems.finite_chain(), mg.problems.skewed()):
+    kernel = problem.kernel() if hasattr(problem, "kernel") else mg.kernels.MALA(
+        problem.log_density, 0.3
+    )
+    gradient = mg.MarkovGradient(
+        kernel, problem.loss, mg.MLMC(8), parameters=problem.parameters
+    )
+    result = mg.diagnostics.accuracy(
+        gradient, problem, problem.start(8), ladder=[2, 4, 8], replicates=2000,
+        generator=torch.Generator().manual_seed(0),
+    )
+    print(result.rows, result.second_moment())
+"""
+
+
+def test_accuracy_is_the_same_in_every_process() -> None:
+    """It differed in its last digits, by a least-squares solution, in every second process."""
+    processes = [
+        subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE)
+        for _ in range(times(2, 8))
+    ]
+    printed = {process.communicate()[0] for process in processes}
+    assert all(process.returncode == 0 for process in processes)
+    assert len(printed) == 1
