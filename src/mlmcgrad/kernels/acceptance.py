@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 S = TypeVar("S", bound="tuple[Tensor, ...]")
+HALF = (torch.float16, torch.bfloat16)
 
 
 def decide(log_ratio: Tensor, log_uniform: Tensor) -> Tensor:
@@ -65,8 +66,7 @@ def proposal_noise(
 
 def judged(values: Tensor) -> Tensor:
     """Numbers that a decision depends on: not in half precision, whatever the states are."""
-    half = isinstance(values, Tensor) and values.dtype in (torch.float16, torch.bfloat16)
-    return values.float() if half else values
+    return values.float() if isinstance(values, Tensor) and values.dtype in HALF else values
 
 
 def choose(accepted: Tensor, proposed: S, current: S) -> S:

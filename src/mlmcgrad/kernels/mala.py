@@ -17,7 +17,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels.acceptance import judged
+from mlmcgrad.kernels.acceptance import HALF, judged
 from mlmcgrad.kernels.base import Context, check_rows
 from mlmcgrad.kernels.metropolis import MetropolisKernel
 
@@ -67,8 +67,11 @@ class MALA(MetropolisKernel[State]):
         In log q(y,x) − log q(x,y) x and y cancel: with D = ∇ log π(x) + ∇ log π(y) it is
         −½ Σ D (√(2h) Z + ½ h D).
         """
-        slopes = judged(state.gradient) + judged(proposed.gradient)
-        total = _dot(slopes, _plus(judged(jump), 0.5 * self.step_size, slopes))
+        before, after = state.gradient, proposed.gradient
+        if before.dtype in HALF:
+            before, after, jump = before.float(), after.float(), jump.float()
+        slopes = before + after
+        total = _dot(slopes, _plus(jump, 0.5 * self.step_size, slopes))
         return torch.sub(proposed.log_density - state.log_density, total, alpha=0.5)
 
 

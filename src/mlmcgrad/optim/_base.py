@@ -73,7 +73,7 @@ class AdaptiveOptimizer(Optimizer, ABC):
         """Update state and parameters that have a gradient; rate is −γ_n (+γ_n to maximize)."""
 
     @abstractmethod
-    def _check_values(self, values: dict[str, Any], params: list[Tensor], where: str) -> None:
+    def _check_values(self, values: dict[str, Any], dtypes: set[torch.dtype], where: str) -> None:
         """Raise if hyperparameters cannot be used with parameters of these types."""
 
     @abstractmethod
@@ -146,12 +146,11 @@ class AdaptiveOptimizer(Optimizer, ABC):
             for index in range(len(self.param_groups))
         ]
         chosen, norm = usable(self.param_groups)
-        reach = 0.0
-        for index, (group, current) in enumerate(zip(self.param_groups, values, strict=True)):
+        dtypes = [{p.dtype for p in params} for params in chosen]
+        for index, current in enumerate(values):
             where = f" at step n={n} in param group {index}"
-            self._check_values({**group, **current}, chosen[index], where)
-            reach = max(reach, current["lr"] * self._bounds(index, n)[1])
-        if risky((p for params in chosen for p in params), norm, n, reach):
+            self._check_values({**self.param_groups[index], **current}, dtypes[index], where)
+        if risky(set().union(*dtypes), norm, n, max(current["lr"] for current in values)):
             snapshot = Snapshot(self.param_groups, self.state)
             try:
                 self._step(n, values, chosen)
@@ -218,7 +217,8 @@ class AdaptiveOptimizer(Optimizer, ABC):
         super().add_param_group(group)
         try:
             self._check_group(self.param_groups[-1], where)
-            self._check_values(group, self.param_groups[-1]["params"], where)
+            dtypes = {p.dtype for p in self.param_groups[-1]["params"]}
+            self._check_values(group, dtypes, where)
         except Exception:
             self.param_groups.pop()
             raise

@@ -64,9 +64,9 @@ class ElementwiseOptimizer(AdaptiveOptimizer):
         group["weight_decay"] = decay
 
     @final
-    def _check_values(self, values: dict[str, Any], params: list[Tensor], where: str) -> None:
+    def _check_values(self, values: dict[str, Any], dtypes: set[torch.dtype], where: str) -> None:
         name, added = self._under_root(values)
-        for dtype in {p.dtype for p in params}:
+        for dtype in dtypes:
             least = torch.finfo(dtype).tiny
             if added < least:
                 raise ValueError(

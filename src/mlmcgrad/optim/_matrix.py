@@ -55,7 +55,7 @@ class MatrixOptimizer(AdaptiveOptimizer):
             )
 
     @final
-    def _check_values(self, values: dict[str, Any], params: list[Tensor], where: str) -> None:
+    def _check_values(self, values: dict[str, Any], dtypes: set[torch.dtype], where: str) -> None:
         """Its types are float32 and float64, and eigenvalues are kept from 0 by themselves."""
 
     @final

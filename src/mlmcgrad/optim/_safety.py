@@ -17,18 +17,22 @@ from torch import Tensor
 _FAR = 1e-3
 
 
-def risky(params: Iterable[Tensor], norm: float, n: int, reach: float) -> bool:
+def risky(dtypes: Iterable[torch.dtype], norm: float, n: int, lr: float) -> bool:
     """Whether step n could overflow.
 
     Args:
-        params: the parameters that it moves.
+        dtypes: of the parameters that it moves.
         norm: of all gradients together.
         n: step number; sums of squares are at most n times the largest, unless a step was risky.
-        reach: the largest step size times the largest eigenvalue of A.
+        lr: the largest step size.
     """
-    limit = min((torch.finfo(p.dtype).max for p in params), default=0.0)
-    # Written so that NaN is risky too.
-    return limit > 0.0 and not max(norm * norm * n, norm * reach) < _FAR * limit
+    for dtype in dtypes:
+        kind = torch.finfo(dtype)
+        # What is added under a root is at least `tiny`, so no eigenvalue of A exceeds tiny^{-1/2}.
+        largest = max(norm * norm * n, norm * lr * kind.tiny**-0.5)
+        if not largest < _FAR * kind.max:  # NaN is risky too
+            return True
+    return False
 
 
 class Snapshot:
