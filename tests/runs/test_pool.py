@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from mlmcgrad.runs.pool import Report, forget, run_jobs, run_parts
+from mlmcgrad.runs.pool import Ended, Report, forget, run_jobs, run_parts
 from mlmcgrad.runs.signals import Signals, Stopped
 
 QUIET = Console(quiet=True)
@@ -76,15 +76,22 @@ def test_where_there_is_no_terminal_every_job_is_a_line(
     assert capsys.readouterr().out == "p: done\nq: done\n"
 
 
-def interrupt(report: Report) -> None:
-    signal.raise_signal(signal.SIGINT)
+def interrupt(report: Report, number: int, folder: str) -> None:
+    signal.raise_signal(number)
+    Path(folder, "went on").touch()
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_in_this_process_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also under nohup
+    arguments = {"p": {"number": number, "folder": str(tmp_path)}}
     with pytest.raises(
-        Stopped, match=r"^SIGINT: stopped, everything finished is saved; .*--resume"
-    ):
-        run_parts(interrupt, {"p": {}}, tmp_path, 1, QUIET)
+        Stopped, match=rf"^{number.name}: stopped, everything finished is saved; .*--resume"
+    ) as stopped:
+        run_parts(interrupt, arguments, tmp_path, 1, QUIET)
+    signal.signal(signal.SIGHUP, before)
+    assert stopped.value.code == 128 + number
+    assert not list(tmp_path.iterdir())
 
 
 class TwoArgumentsError(Exception):
@@ -109,19 +116,32 @@ def fail(report: Report, kind: str) -> str:
 def test_a_job_that_fails_does_not_take_the_others_down() -> None:
     kinds = ("dies", "fine", "exits", "strange", "silent", "good")
     reasons = {
-        job.name: (job.result, job.reason)
+        job.name: (job.result, job.reason, isinstance(job.error, ChildProcessError))
         for job in run_jobs(fail, {kind: {"kind": kind} for kind in kinds}, 1, QUIET)
     }
     killed = "its process ended with signal SIGKILL (the system does that when memory runs out)"
     assert reasons == {
-        "dies": (None, killed),
-        "fine": ("fine", None),
-        "exits": (None, "its process ended with exit code 7"),
-        "strange": (None, "TwoArgumentsError: apples 3"),
-        "silent": (None, "KeyError"),
-        "good": ("good", None),
+        "dies": (None, killed, True),
+        "fine": ("fine", None, False),
+        "exits": (None, "its process ended with exit code 7", True),
+        "strange": (None, "TwoArgumentsError: apples 3", False),
+        "silent": (None, "KeyError", False),
+        "good": ("good", None, False),
     }
     assert not multiprocessing.active_children()
+
+
+def test_a_part_whose_process_was_killed_is_named_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def jobs(*_: Any, **__: Any) -> Iterator[Ended]:
+        yield Ended("p", error=ChildProcessError("its process ended with signal SIGKILL"))
+
+    monkeypatch.setattr("mlmcgrad.runs.pool.run_jobs", jobs)
+    with pytest.raises(
+        ChildProcessError, match=r"^p: its process ended with .*; continue with .*--resume$"
+    ):
+        run_parts(square, {"p": {"x": 1}, "q": {"x": 2}}, tmp_path, 2, QUIET)
 
 
 def wait_for_a_signal(report: Report, folder: str) -> None:
@@ -161,32 +181,71 @@ def test_a_signal_lets_every_job_save(tmp_path: Path, number: int) -> None:
     assert len(list(tmp_path.glob("*.saved"))) == 2  # the third one never started
 
 
-def test_workers_stop_when_their_parent_is_killed(tmp_path: Path) -> None:
-    code = (
-        "import sys; from rich.console import Console\n"
-        "from mlmcgrad.runs.pool import run_jobs\n"
-        "from tests.runs.test_pool import wait_for_a_signal\n"
-        "if __name__ == '__main__':\n"
-        "    arguments = {'a': {'folder': sys.argv[1]}}\n"
-        "    list(run_jobs(wait_for_a_signal, arguments, 1, Console(quiet=True)))\n"
-    )
-    script = tmp_path / "parent.py"
-    script.write_text(code)
-    folder = tmp_path / "jobs"
-    folder.mkdir()
+def hear_nothing(report: Report, folder: str) -> None:
+    """A job that neither reports nor reacts to signals."""
+    (Path(folder) / str(os.getpid())).touch()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Event().wait()
+
+
+PARENT = """
+import sys
+from rich.console import Console
+from mlmcgrad.runs.pool import run_jobs
+from tests.runs.test_pool import hear_nothing
+if __name__ == "__main__":
+    list(run_jobs(hear_nothing, {"a": {"folder": sys.argv[1]}}, 1, Console(quiet=True)))
+"""
+
+
+def _start(program: str, folder: Path) -> subprocess.Popen[str]:
+    """A program in a session of its own; workers can import from these tests."""
+    script = folder / "program.py"
+    script.write_text(program)
     root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
-    parent = subprocess.Popen([sys.executable, str(script), str(folder)], env=environment)
-    while not list(folder.iterdir()):
+    return subprocess.Popen(
+        [sys.executable, str(script), str(folder)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])},
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_workers_end_with_their_parent(tmp_path: Path) -> None:
+    parent = _start(PARENT, tmp_path)
+    while not (workers := [int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()]):
         assert parent.poll() is None
         time.sleep(0.01)
-    (worker,) = (int(path.name) for path in folder.iterdir())
     parent.kill()
-    parent.wait()
-    deadline = time.monotonic() + 30.0
-    while _lives(worker):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    # It ends when all that inherited the pipe have: the worker, and the tracker of resources.
+    try:
+        _, errors = parent.communicate(timeout=30.0)
+    except subprocess.TimeoutExpired:
+        os.kill(workers[0], signal.SIGKILL)
+        raise
+    assert errors == ""
+    assert not _lives(workers[0])
+
+
+STARTING = """
+import os, signal, sys
+from mlmcgrad.runs.signals import Signals
+from mlmcgrad.runs.workers import Worker
+if __name__ == "__main__":
+    with Signals():
+        worker = Worker()
+        os.killpg(0, signal.SIGINT)  # Ctrl-C in a terminal
+        worker.leave()
+        sys.exit(worker.process.exitcode)
+"""
+
+
+def test_ctrl_c_does_not_reach_a_worker_that_is_starting(tmp_path: Path) -> None:
+    parent = _start(STARTING, tmp_path)
+    _, errors = parent.communicate(timeout=60.0)
+    assert errors == ""
+    assert parent.returncode == 0
 
 
 def _lives(process: int) -> bool:

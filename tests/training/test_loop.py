@@ -5,6 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
+from importlib import import_module
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ import pytest
 import torch
 from PIL import Image
 
+from mlmcgrad.iwae.objective import Objective
+from mlmcgrad.runs import checkpoint
 from mlmcgrad.runs.signals import Stopped
 from mlmcgrad.training.trainer import Trainer
 from tests.training import tiny
@@ -22,8 +27,8 @@ ROOT = Path(__file__).parents[2]
 def _stop_after(monkeypatch: pytest.MonkeyPatch, iteration: int, number: int) -> None:
     step = Trainer.step
 
-    def stopping(self: Trainer) -> None:
-        step(self)
+    def stopping(self: Trainer, *at_once: Any) -> None:
+        step(self, *at_once)
         if self.iteration == iteration:
             signal.raise_signal(number)
 
@@ -93,6 +98,74 @@ def test_a_signal_saves_and_resume_gives_the_same_bits(
     assert not (tmp_path / "summary.json").exists()
     tiny.run(tmp_path, resume=True)
     assert tiny.same(tiny.remains(whole), tiny.remains(tmp_path))
+
+
+def _signal_inside(patch: pytest.MonkeyPatch, where: str, call: int) -> list[str]:
+    """Send SIGTERM in the middle of a test or a gradient, when it is computed for the nth time."""
+    owner, _, name = where.rpartition(".")
+    module = import_module(owner) if owner else Objective
+    original, calls, finished = getattr(module, name), count(1), []
+
+    def interrupted(*arguments: Any, **keywords: Any) -> Any:
+        result = original(*arguments, **keywords)  # the generators have moved on
+        if next(calls) == call:
+            signal.raise_signal(signal.SIGTERM)
+            finished.append(where)
+        return result
+
+    patch.setattr(module, name, interrupted)
+    return finished
+
+
+@pytest.mark.parametrize(
+    ("where", "call", "reached"),
+    [
+        ("mlmcgrad.training.run.negative_log_likelihood", 2, 14),
+        ("mlmcgrad.training.run.squared_gradient_norm", 1, 7),
+        ("mlmcgrad.training.run.squared_gradient_norm", 4, 24),  # the one at the end
+        ("backward", 1, 0),
+        ("backward", 9, 8),
+    ],
+)
+def test_a_signal_ends_a_test_or_a_gradient_at_once(
+    whole: Path,
+    tmp_path: Path,
+    where: str,
+    call: int,
+    reached: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        finished = _signal_inside(patch, where, call)
+        with pytest.raises(Stopped, match=f"after iteration {reached}, all saved.*--resume"):
+            tiny.run(tmp_path)
+        assert not finished
+    state = checkpoint.latest(tmp_path)
+    assert state is not None
+    assert state["iteration"] == reached
+    # The run is killed before the next checkpoint: the lines of this iteration are written once.
+    with monkeypatch.context() as patch:
+        patch.setattr("mlmcgrad.runs.checkpoint.save", _killed)
+        with suppress(InterruptedError):
+            tiny.run(tmp_path, resume=True)
+    tiny.run(tmp_path, resume=True)
+    assert tiny.same(tiny.remains(whole), tiny.remains(tmp_path))
+
+
+def test_a_signal_in_the_test_of_the_last_iteration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny.run(tmp_path / "whole", iterations=7)
+    with monkeypatch.context() as patch:
+        _signal_inside(patch, "mlmcgrad.training.run.negative_log_likelihood", 1)
+        with pytest.raises(Stopped, match="after iteration 7, all saved"):
+            tiny.run(tmp_path / "cut", iterations=7)
+    tiny.run(tmp_path / "cut", iterations=7, resume=True)
+    assert tiny.same(tiny.remains(tmp_path / "whole"), tiny.remains(tmp_path / "cut"))
+
+
+def _killed(*_: Any) -> None:
+    raise InterruptedError
 
 
 @pytest.mark.parametrize(

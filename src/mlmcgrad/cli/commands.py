@@ -36,9 +36,8 @@ COMMANDS: dict[str, tuple[type, str]] = {
 """The settings of each command, and the module whose `run(settings, console)` it calls."""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run a command and return its exit code: 0, 2 for an error, 128 + n for signal n."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+def main(arguments: list[str]) -> int:
+    """Run a command and return its exit code: 0, or 2 for an error."""
     if arguments == ["--version"]:
         sys.stdout.write(f"mlmcgrad {mlmcgrad.__version__}\n")
         return 0
@@ -54,8 +53,4 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, OSError, FloatingPointError) as error:
         sys.stderr.write(f"mlmcgrad: {error}\n")
         return 2
-    except KeyboardInterrupt as stopped:
-        # A run that stopped on request says how far it got, and which signal it was.
-        sys.stderr.write(f"mlmcgrad: {stopped if stopped.args else 'interrupted'}\n")
-        return int(getattr(stopped, "code", 130))
     return 0

@@ -1,13 +1,13 @@
 """Independent jobs in worker processes, with one live display.
 
 A job that fails is reported and the others go on; a process that dies takes only its job with it.
-SIGINT and SIGTERM are passed on to the workers as SIGTERM, so that a job can save its state first.
+SIGINT, SIGTERM and SIGHUP are passed on to the workers as SIGTERM, so that a job can save its state
+first.
 """
 
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, suppress
 from functools import partial
@@ -20,14 +20,14 @@ from rich.progress import TaskID
 
 from mlmcgrad.runs.folder import read_json, write_json
 from mlmcgrad.runs.progress import bars
-from mlmcgrad.runs.signals import Signals, Stopped
+from mlmcgrad.runs.signals import RESUME, Signals, Stopped
 from mlmcgrad.runs.workers import POLL_SECONDS, Ended, Part, Report, Worker, threads
 
 Arguments: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Keyword arguments by the name of a job."""
 
 PARTS = "parts"
-_STOPPED = "stopped, everything finished is saved"
+_STOPPED = f"stopped, everything finished is saved; {RESUME}"
 
 
 def run_parts(
@@ -46,7 +46,8 @@ def run_parts(
         console: where the progress is shown.
 
     Raises:
-        Stopped: SIGINT or SIGTERM; the finished parts are saved.
+        Stopped: SIGINT, SIGTERM or SIGHUP; the finished parts are saved.
+        ChildProcessError: a process was killed; the finished parts are saved.
     """
     paths = {name: folder / PARTS / f"{name}.json" for name in arguments}
     calls = {name: _call(part, values) for name, values in arguments.items()}
@@ -60,6 +61,8 @@ def run_parts(
     )
     with closing(ended):
         for job in ended:
+            if isinstance(job.error, ChildProcessError):
+                raise ChildProcessError(f"{job.name}: {job.error}; {RESUME}")
             if job.error is not None:
                 raise job.error
             write_json(paths[job.name], {"call": calls[job.name], "result": job.result})
@@ -90,7 +93,7 @@ def run_jobs(
         finished: jobs that were done before; the display counts them.
 
     Raises:
-        Stopped: SIGINT or SIGTERM, once every job has saved its state.
+        Stopped: SIGINT, SIGTERM or SIGHUP, once every job has saved its state.
     """
     pool = _Pool(function, arguments, jobs)
     with Signals() as signals, _Display(len(arguments), finished, console) as display:
@@ -115,14 +118,16 @@ def one_thread() -> AbstractContextManager[None]:
 def _run_here(
     function: Part, arguments: Arguments, console: Console, *, finished: int
 ) -> Generator[Ended, None, None]:
-    with one_thread(), _Display(len(arguments), finished, console) as display:
+    with Signals() as signals, one_thread(), _Display(len(arguments), finished, console) as display:
         for name, values in arguments.items():
             try:
-                ended = Ended(name, function(partial(display.show, name), **values))
-            except KeyboardInterrupt as error:
-                raise Stopped(signal.SIGINT, _STOPPED) from error
+                with signals.at_once():
+                    ended = Ended(name, function(partial(display.show, name), **values))
+            except Stopped as stopped:
+                raise Stopped(stopped.number, _STOPPED) from None
             display.show(name, ended)
             yield ended
+    signals.raise_stopped(_STOPPED)
 
 
 def _call(part: Part, arguments: Mapping[str, Any]) -> Any:

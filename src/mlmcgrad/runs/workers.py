@@ -1,25 +1,28 @@
 """A worker process: it receives jobs over a pipe and sends back progress and results.
 
-Workers are in process groups of their own, so that Ctrl-C reaches them once, from their parent. If
-the parent is killed, they notice that nobody listens any more and stop.
+Workers are in process groups of their own, so that Ctrl-C reaches them once, from their parent.
+They end with their parent, also if it is killed: a thread waits for that.
 """
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import pickle
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
-from mlmcgrad.runs.signals import Stopped
+from mlmcgrad.runs.signals import REQUESTS, Stopped
 
 Report: TypeAlias = Callable[[float], None]
 Part: TypeAlias = Callable[..., Any]
@@ -54,7 +57,8 @@ class Worker:
     def __init__(self) -> None:
         self.connection, far_end = _CONTEXT.Pipe()
         self.process = _CONTEXT.Process(target=_serve, args=(far_end,))
-        self.process.start()
+        with _signals_held():
+            self.process.start()
         far_end.close()
         self.name = ""
 
@@ -73,7 +77,8 @@ class Worker:
             message: float | Ended = self.connection.recv()
         except (EOFError, OSError):
             self.leave()
-            return Ended(self.name, error=RuntimeError(f"its process ended with {self._exit()}"))
+            error = ChildProcessError(f"its process ended with {self._exit()}")
+            return Ended(self.name, error=error)
         if isinstance(message, Ended):
             self.name = ""
         return message
@@ -108,11 +113,23 @@ def _serve(connection: Connection) -> None:
     """Do the jobs that arrive until the parent closes the connection."""
     if hasattr(os, "setpgrp"):
         os.setpgrp()
-    with suppress(EOFError, ConnectionError), threads(1):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, REQUESTS)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        _do_jobs(connection)
+    finally:
+        gc.freeze()  # or Python would look for cycles in all of torch before it ends: a second
+
+
+def _do_jobs(connection: Connection) -> None:
+    with suppress(EOFError, ConnectionError):
         while True:
             function, name, arguments = connection.recv()
             try:
-                ended = Ended(name, function(_reporter(connection), **arguments))
+                with threads(1):
+                    ended = Ended(name, function(_reporter(connection), **arguments))
             except Stopped as stopped:
                 sys.exit(stopped.code)
             except ConnectionError:  # the parent is gone
@@ -120,6 +137,27 @@ def _serve(connection: Connection) -> None:
             except Exception as error:  # the other jobs go on
                 ended = Ended(name, error=_portable(error))
             connection.send(ended)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)  # as if this process had been killed too: whatever it writes can bear that
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """A process that starts inside gets no signal before it unblocks them: it could only die."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # as `start` does, but it unblocks what it finds blocked
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, REQUESTS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _reporter(connection: Connection) -> Report:

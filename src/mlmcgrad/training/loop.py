@@ -28,7 +28,7 @@ from mlmcgrad.runs import checkpoint
 from mlmcgrad.runs.folder import CONFIG, SUMMARY, as_record, claim, versions, write_json
 from mlmcgrad.runs.lock import locked
 from mlmcgrad.runs.metrics import check_tensorboard
-from mlmcgrad.runs.signals import Signals
+from mlmcgrad.runs.signals import RESUME, Signals, Stopped
 from mlmcgrad.runs.workers import threads
 from mlmcgrad.training.config import Config, check_same
 from mlmcgrad.training.data import Source, load
@@ -66,7 +66,7 @@ def train(
     Raises:
         ValueError: a setting cannot be used, or differs from that of the run to resume.
         OSError: a file cannot be written; the last checkpoint is intact.
-        Stopped: SIGINT or SIGTERM; everything is saved.
+        Stopped: SIGINT, SIGTERM or SIGHUP; everything is saved.
         DivergedError: the loss, the weights or the gradient are not finite.
     """
     settings = config.settings()
@@ -75,32 +75,34 @@ def train(
     source = _source or load(settings)
     with threads(settings.threads), locked(settings.out):
         trainer = Trainer(settings, source)
-        run = Run(trainer, _open(trainer))
-        with closing(run.metrics), Signals() as signals:
-            with Bar(console, trainer, settings.iterations) as bar:
-                _loop(run, signals, bar, on_step)
-            return Result(trainer.model, settings.out, run.finish())
+        signals = Signals()
+        run = Run(trainer, _open(trainer), signals)
+        with closing(run.metrics), signals:
+            try:
+                with Bar(console, trainer, settings.iterations) as bar:
+                    _loop(run, signals, bar, on_step)
+                return Result(trainer.model, settings.out, run.finish())
+            except Stopped as stopped:
+                run.save()
+                status = f"stopped after iteration {trainer.iteration}, all saved in {run.folder}"
+                raise Stopped(stopped.number, f"{status}; {RESUME}") from None
 
 
 def _loop(run: Run, signals: Signals, bar: Bar, on_step: Callable[[int], None] | None) -> None:
-    settings, trainer = run.settings, run.trainer
+    trainer = run.trainer
     run.save()
-    while trainer.iteration < settings.iterations:
-        with run.guarded():
-            trainer.step()
-        bar.update(run.elapsed())
-        if on_step is not None:
-            on_step(trainer.iteration)
-        if trainer.iteration % settings.log_every == 0:
-            run.line()
-        if settings.tests_at(trainer.iteration):
-            run.evaluate()
+    while trainer.iteration < run.settings.iterations or not trainer.recorded:
+        if trainer.recorded:
+            run.step()
+            bar.update(run.elapsed())
+            if on_step is not None:
+                on_step(trainer.iteration)
+        run.record()
+        if run.tests():
             bar.print_test()
-        if run.due() or signals.number is not None:
+        if run.due():
             run.save()
-        signals.raise_stopped(
-            f"stopped after iteration {trainer.iteration}, all saved in {run.folder}"
-        )
+        signals.raise_stopped("")
     run.save()
 
 

@@ -22,6 +22,7 @@ from mlmcgrad.runs import checkpoint
 from mlmcgrad.runs.atomic import write_atomically
 from mlmcgrad.runs.folder import SUMMARY, write_json
 from mlmcgrad.runs.metrics import Metrics
+from mlmcgrad.runs.signals import Signals
 from mlmcgrad.training import images
 from mlmcgrad.training.counters import Stopwatch, Window
 from mlmcgrad.training.trainer import Trainer, seed_for
@@ -48,73 +49,64 @@ class Run:
     Args:
         trainer: the model in training.
         seconds: spent by the processes that this one continues; None in a new run.
+        signals: end a gradient or a test at once; it is made again when the run is resumed.
     """
 
-    def __init__(self, trainer: Trainer, seconds: float | None) -> None:
+    def __init__(self, trainer: Trainer, seconds: float | None, signals: Signals) -> None:
         self.trainer, self.settings, self.folder = trainer, trainer.settings, trainer.settings.out
+        self._signals = signals
         self._earlier, self._watch = seconds or 0.0, Stopwatch()
-        self._saved = -1 if seconds is None else trainer.iteration
+        self._saved = None if seconds is None else (trainer.iteration, trainer.recorded)
         self._saved_at = time.perf_counter()
         test = slice(None, self.settings.test_images)
         self._test = trainer.source.images(trainer.source.test, test, trainer.device)
         self._probe = self._probe_images()
-        self.metrics = Metrics(self.folder, trainer.iteration, self.settings.tensorboard)
+        lines = trainer.iteration if trainer.recorded else trainer.iteration - 1
+        self.metrics = Metrics(self.folder, lines, self.settings.tensorboard)
+
+    def step(self) -> None:
+        """One iteration."""
+        with self.guarded():
+            self.trainer.step(self._signals.at_once)
+
+    def record(self) -> None:
+        """Write the lines of this iteration: a summary of those since the last one, a test."""
+        trainer = self.trainer
+        line = trainer.iteration % self.settings.log_every == 0
+        if line:
+            self._line()
+        if self.tests():
+            self._evaluate()
+        if line:
+            trainer.window = Window()
+        trainer.recorded = True
+
+    def tests(self) -> bool:
+        """Whether there is a test after this iteration."""
+        return self.settings.tests_at(self.trainer.iteration)
 
     def finish(self) -> dict[str, Any]:
         """Write lines for what came after the last regular ones, and the summary."""
         trainer = self.trainer
         if trainer.window.count:
-            self.line(final=True)
-        if not self.settings.tests_at(trainer.iteration):
-            self.evaluate(final=True)
+            self._line(final=True)
+        if not self.tests():
+            self._evaluate(final=True)
         self.metrics.sync()
         summary = {**self._where(), **(trainer.test or {})}
         write_json(self.folder / SUMMARY, summary)
         return summary
 
-    def line(self, **extra: Any) -> None:
-        """Write a line that summarises the iterations since the last one."""
-        self.metrics.add({**self._where(), **self.trainer.window.summary(), **extra})
-        self.trainer.window = Window()
-
-    def evaluate(self, **extra: Any) -> None:
-        """Test likelihood, size of the gradient if wanted, and pictures."""
-        settings, trainer, n = self.settings, self.trainer, self.trainer.iteration
-        with self._watch.paused(), self.guarded():
-            nll = negative_log_likelihood(
-                trainer.model,
-                self._test,
-                generator=self._generator(f"test {n}"),
-                samples=settings.nll_samples,
-            )
-            trainer.test = {"nll": nll.value, "nll_se": nll.se}
-            if settings.likelihood == "discretized_logistic":
-                bits = bits_per_dimension(nll.value, trainer.source.sizes.shape)
-                trainer.test["bits_per_dimension"] = bits
-            if self._probe:
-                norm = squared_gradient_norm(
-                    trainer.model,
-                    self._probe,
-                    generator=self._generator(f"probe {n}"),
-                    candidates=max(settings.candidates, 2),
-                    length=settings.probe_length,
-                    chunk=settings.chunk,
-                )
-                trainer.test |= {"gradient": norm.value, "gradient_se": norm.se}
-            self.metrics.add({**self._where(), **trainer.test, **extra})
-            # The same z in every picture, so that the pictures can be compared.
-            generator = self._generator("pictures")
-            images.draw(trainer.model, self._test, generator, self.folder, n)
-
     def save(self) -> None:
-        """Write a checkpoint, unless that of this iteration is written already."""
-        if self._saved == self.trainer.iteration:
+        """Write a checkpoint, unless the same is written already."""
+        now = (self.trainer.iteration, self.trainer.recorded)
+        if self._saved == now:
             return
         with self._watch.paused():
             self.metrics.sync()
             state = {**self.trainer.state(), "seconds": self._where()["seconds"]}
             checkpoint.save(self.folder, self.trainer.iteration, state)
-        self._saved, self._saved_at = self.trainer.iteration, time.perf_counter()
+        self._saved, self._saved_at = now, time.perf_counter()
 
     def due(self) -> bool:
         """Whether it is time for a checkpoint."""
@@ -133,6 +125,45 @@ class Run:
             yield
         except FloatingPointError as error:
             raise _diverged(error, self.trainer) from error
+
+    def _line(self, **extra: Any) -> None:
+        """Write a line that summarises the iterations since the last one."""
+        self.metrics.add({**self._where(), **self.trainer.window.summary(), **extra})
+
+    def _evaluate(self, **extra: Any) -> None:
+        """Test likelihood, size of the gradient if wanted, and pictures."""
+        trainer = self.trainer
+        with self._watch.paused(), self.guarded():
+            with self._signals.at_once():
+                test = self._measure()
+            trainer.test = test
+            self.metrics.add({**self._where(), **test, **extra})
+            # The same z in every picture, so that the pictures can be compared.
+            generator = self._generator("pictures")
+            images.draw(trainer.model, self._test, generator, self.folder, trainer.iteration)
+
+    def _measure(self) -> dict[str, float]:
+        settings, trainer, n = self.settings, self.trainer, self.trainer.iteration
+        nll = negative_log_likelihood(
+            trainer.model,
+            self._test,
+            generator=self._generator(f"test {n}"),
+            samples=settings.nll_samples,
+        )
+        test = {"nll": nll.value, "nll_se": nll.se}
+        if settings.likelihood == "discretized_logistic":
+            test["bits_per_dimension"] = bits_per_dimension(nll.value, trainer.source.sizes.shape)
+        if self._probe:
+            norm = squared_gradient_norm(
+                trainer.model,
+                self._probe,
+                generator=self._generator(f"probe {n}"),
+                candidates=max(settings.candidates, 2),
+                length=settings.probe_length,
+                chunk=settings.chunk,
+            )
+            test |= {"gradient": norm.value, "gradient_se": norm.se}
+        return test
 
     def _generator(self, purpose: str) -> torch.Generator:
         seed = seed_for(self.settings.seed, purpose)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -51,6 +53,7 @@ class Trainer:
         self.spent = {"evaluations": 0, "transitions": 0, "loss_evaluations": 0}
         self.window = Window()
         self.test: dict[str, float] | None = None  # the last evaluation
+        self.recorded = True  # whether the lines that this iteration leaves are written
         self.attempt: dict[str, Any] = {}  # enough to repeat the present iteration
 
     @property
@@ -58,25 +61,36 @@ class Trainer:
         """Passes over the data so far."""
         return self.iteration / self.order.per_epoch
 
-    def step(self) -> None:
+    def step(self, at_once: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         """One iteration.
+
+        Args:
+            at_once: entered while the gradient is computed. A KeyboardInterrupt there leaves
+                everything as if the iteration had not begun.
 
         Raises:
             FloatingPointError: something is not finite; the parameters are as before.
         """
         n = self.iteration + 1
+        order = self.order.state()
         rows = self.order.next()
         self.attempt = {"iteration": n, "rows": rows, "generator": self.generator.get_state()}
-        y = self.source.images(self.source.train, rows.numpy(), self.device)
-        self.optimizer.zero_grad()
-        step = self.objective.backward(y, n=n, generator=self.generator)
+        try:
+            with at_once():
+                y = self.source.images(self.source.train, rows.numpy(), self.device)
+                self.optimizer.zero_grad()
+                step = self.objective.backward(y, n=n, generator=self.generator)
+        except KeyboardInterrupt:
+            self.order.load(order)
+            self.generator.set_state(self.attempt["generator"])
+            raise
         theta, phi = _norm(self.model.decoder), _norm(self.model.encoder)
         norm = math.hypot(theta, phi)
         for name, value in (("bound", step.bound), ("norm of the gradient", norm)):
             if not math.isfinite(value):
                 raise FloatingPointError(f"the {name} is {value}")
         self.optimizer.step()
-        self.iteration = n
+        self.iteration, self.recorded = n, False
         self.spent["evaluations"] += step.evaluations
         self.spent["transitions"] += step.estimate.transitions
         self.spent["loss_evaluations"] += step.estimate.loss_evaluations
@@ -99,6 +113,7 @@ class Trainer:
             "spent": dict(self.spent),
             "window": dataclasses.asdict(self.window),
             "test": self.test,
+            "recorded": self.recorded,
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -110,6 +125,7 @@ class Trainer:
         self.window = Window(**state["window"])
         self.iteration, self.spent = state["iteration"], dict(state["spent"])
         self.test = state["test"]
+        self.recorded = state.get("recorded", True)  # older checkpoints came after the lines
 
 
 def seed_for(seed: int, purpose: str) -> int:

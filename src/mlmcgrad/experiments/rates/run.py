@@ -55,7 +55,7 @@ def run(settings: Rates, console: Console) -> dict[str, Any]:
     common = {"iterations": iterations, "replicas": replicas, "seed": settings.seed}
     pairs = [(name, alpha) for name in OPTIONS for alpha in ALPHAS]
     arguments = {
-        f"{name} α={alpha:g}": {"optimizer": name, "alpha": alpha, "stream": stream, **common}
+        f"{name} alpha={alpha:g}": {"optimizer": name, "alpha": alpha, "stream": stream, **common}
         for stream, (name, alpha) in enumerate(pairs)
     }
     findings = simulate(settings, train, arguments, summarise, console)
