@@ -74,4 +74,4 @@ def test_a_folder_that_cannot_be_written_is_named(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     assert main(["demo", "--out", str(tmp_path / "file")]) == 2
-    assert "cannot write config.json" in capsys.readouterr().err
+    assert f"cannot make {tmp_path / 'file' / 'lock'}" in capsys.readouterr().err

@@ -2,10 +2,7 @@
 
 import errno
 import os
-import resource
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,20 +10,10 @@ import pytest
 
 from mlmcgrad.datasets import cache
 from tests.datasets.tiny import SPEC, TEST, TRAIN
+from tests.faults import files_at_most
 
 ARRAYS = {"train": TRAIN, "test": TEST}
 LARGER = {"train": TRAIN, "test": np.concatenate([TEST, TEST, TEST])}
-
-
-@contextmanager
-def _files_at_most(limit: int) -> Iterator[None]:
-    """The kernel refuses to write more into a file: as good as a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def _content(folder: Path) -> dict[str, bytes]:
@@ -94,7 +81,7 @@ def test_a_full_disk_leaves_the_old_files(tmp_path: Path) -> None:
             pytest.raises(
                 OSError, match=r"cannot write to the cache .*; free some space, or .*MLMCGRAD_DATA"
             ),
-            _files_at_most(limit),
+            files_at_most(limit),
         ):
             cache.store(tmp_path, LARGER)
         assert _content(tmp_path) == before

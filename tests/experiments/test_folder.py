@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 from rich.console import Console
 
 from mlmcgrad.experiments.bound.settings import Bound
-from mlmcgrad.experiments.folder import Findings, replace, simulate
+from mlmcgrad.experiments.folder import Findings, replaced, simulated
 from mlmcgrad.experiments.scaling.settings import Scaling
-from mlmcgrad.runs.folder import claim
+from mlmcgrad.runs.lock import locked
 from mlmcgrad.runs.pool import Report
+from tests.runs.test_owner import content
 
 QUIET = Console(quiet=True)
 ARGUMENTS = {name: {"value": value} for name, value in (("one", 1.0), ("two", 2.0))}
@@ -31,15 +33,14 @@ def _simulate(
 
     def double(report: Report, value: float) -> float:
         if len(calls) == stop_before:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
         calls.append(value)
         return 2.0 * value
 
-    return simulate(Scaling(folder, jobs=1, **settings), double, ARGUMENTS, _summarise, QUIET)
-
-
-def _content(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    chosen = Scaling(folder, jobs=1, **settings)
+    with simulated(chosen, double, ARGUMENTS, _summarise, QUIET) as findings:
+        assert findings.summary["one"] == findings.rows[0]["double"]
+    return findings
 
 
 def test_findings_are_written_and_read(tmp_path: Path) -> None:
@@ -50,19 +51,15 @@ def test_findings_are_written_and_read(tmp_path: Path) -> None:
     assert calls == [1.0, 2.0]
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["experiment"] == "scaling"
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "config.json",
-        "metrics.jsonl",
-        "summary.json",
-    }
+    assert set(content(tmp_path)) == {"config.json", "metrics.jsonl", "summary.json"}
 
 
 def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
     _simulate(tmp_path)
-    before = _content(tmp_path)
+    before = content(tmp_path)
     with pytest.raises(ValueError, match=rf"{tmp_path} already holds a run of scaling.*--resume"):
         _simulate(tmp_path)
-    assert _content(tmp_path) == before
+    assert content(tmp_path) == before
 
 
 def test_resume_starts_in_an_empty_folder(tmp_path: Path) -> None:
@@ -82,60 +79,136 @@ def test_resume_does_only_what_is_left(tmp_path: Path) -> None:
 
 def test_resume_only_reads_a_complete_run(tmp_path: Path) -> None:
     findings = _simulate(tmp_path)
-    before = _content(tmp_path)
+    before = content(tmp_path)
     assert _simulate(tmp_path, stop_before=0, resume=True) == findings
-    assert _content(tmp_path) == before
+    assert content(tmp_path) == before
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seed": 1}, r"seed must be 0 as in the run in .*, got 1; resume with the same settings"),
-        ({"preset": "smoke"}, r"preset must be 'quick' as in the run in .*, got 'smoke'"),
+        ({"seed": 1}, r"seed must be 0 as .*config.json says, got 1; .*--out.*--force"),
+        ({"preset": "smoke"}, r"preset must be 'quick' as .*config.json says, got 'smoke'"),
     ],
 )
 def test_resume_needs_the_same_settings(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     _simulate(tmp_path)
-    before = _content(tmp_path)
+    before = content(tmp_path)
     with pytest.raises(ValueError, match=message):
         _simulate(tmp_path, resume=True, **changes)
-    assert _content(tmp_path) == before
+    assert content(tmp_path) == before
 
 
-def test_a_short_run_replaces_its_own_kind_only(tmp_path: Path) -> None:
-    replace(Bound(tmp_path / "bound"))
-    Findings([], {"complete": True}).write(tmp_path / "bound")
-    replace(Bound(tmp_path / "bound", G=2.0))
-    assert json.loads((tmp_path / "bound" / "config.json").read_text())["settings"]["G"] == 2.0
-    # A summary beside the settings of another run would be wrong, if this run were interrupted.
-    assert not (tmp_path / "bound" / "summary.json").exists()
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (b"{", r"part.*one.json is damaged: it is not JSON .*remove it and repeat .*--resume"),
+        (b"[]", r"part.*one.json is damaged: it is JSON, but not an object"),
+        (None, r"part.*one.json is damaged: its result does not match its checksum"),
+    ],
+)
+def test_a_damaged_part_is_named_and_can_be_made_again(
+    damage: bytes | None, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        _simulate(tmp_path, stop_before=1)
+    path = tmp_path / "parts" / "one.json"
+    altered = path.read_bytes().replace(b"2.0", b"7.0")
+    path.write_bytes(altered if damage is None else damage)
+    with pytest.raises(ValueError, match=said):
+        _simulate(tmp_path, resume=True)
+    path.unlink()
+    assert _simulate(tmp_path, resume=True).summary == {"one": 2.0, "two": 4.0}
 
-    _simulate(tmp_path / "scaling")
-    before = _content(tmp_path / "scaling")
-    with pytest.raises(ValueError, match=r"scaling holds a run of scaling; name another folder"):
-        replace(Bound(tmp_path / "scaling"))
-    assert _content(tmp_path / "scaling") == before
+
+def test_a_part_of_an_earlier_version_is_made_again(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        _simulate(tmp_path, stop_before=1)
+    path = tmp_path / "parts" / "one.json"
+    record = json.loads(path.read_text())
+    del record["sha256"]
+    path.write_text(json.dumps(record))
+    calls: list[float] = []
+    assert _simulate(tmp_path, calls, resume=True).summary == {"one": 2.0, "two": 4.0}
+    assert calls == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("summary.json", "{", "summary.json is damaged: it is not JSON"),
+        ("summary.json", "{}", r"summary.json in .* is damaged \(KeyError: 'one'\)"),
+        ("metrics.jsonl", "\n", "metrics.jsonl is damaged: line 1 is empty"),
+        ("metrics.jsonl", "", r"metrics.jsonl or summary.json in .* is damaged \(IndexError"),
+    ],
+)
+def test_damaged_findings_are_named(name: str, text: str, said: str, tmp_path: Path) -> None:
+    findings = _simulate(tmp_path)
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=rf"{said}.*remove summary.json and repeat"):
+        _simulate(tmp_path, resume=True)
+    (tmp_path / "summary.json").unlink()
+    assert _simulate(tmp_path, resume=True) == findings
+
+
+def _replace(folder: Path, **settings: Any) -> None:
+    with replaced(Bound(folder, **settings)):
+        Findings([], {"complete": True}).write(folder)
+
+
+def test_a_short_run_replaces_one_with_the_same_settings(tmp_path: Path) -> None:
+    _replace(tmp_path)
+    before = content(tmp_path)
+    with replaced(Bound(tmp_path)):
+        # If this run were interrupted, a summary would say that it is complete.
+        assert not (tmp_path / "summary.json").exists()
+        Findings([], {"complete": True}).write(tmp_path)
+    assert content(tmp_path) == before
+    with pytest.raises(ValueError, match=r"^G must be 1.0 as .*json says, got 2.0; .*--force"):
+        _replace(tmp_path, G=2.0)
+    assert content(tmp_path) == before
+
+
+def test_force_keeps_the_earlier_run(tmp_path: Path) -> None:
+    _replace(tmp_path)
+    (tmp_path / "bound.png").write_bytes(b"its figure")
+    before = content(tmp_path)
+    _replace(tmp_path, G=2.0, force=True)
+    assert content(tmp_path / "old-1") == before
+    assert json.loads((tmp_path / "config.json").read_text())["settings"]["G"] == 2.0
+    assert not (tmp_path / "bound.png").exists()
+    first = content(tmp_path)
+    _simulate(tmp_path, force=True)
+    assert content(tmp_path / "old-1") == before
+    assert content(tmp_path / "old-2") == {k: v for k, v in first.items() if "old" not in k}
+    assert _simulate(tmp_path, resume=True).summary == {"one": 2.0, "two": 4.0}
 
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_another_experiment_is_refused(resume: bool, tmp_path: Path) -> None:
-    replace(Bound(tmp_path))
-    before = _content(tmp_path)
+    _replace(tmp_path / "bound")
+    before = content(tmp_path)
     with pytest.raises(ValueError, match=r"holds a run of bound; name another folder with --out"):
-        _simulate(tmp_path, resume=resume)
-    assert _content(tmp_path) == before
+        _simulate(tmp_path / "bound", resume=resume)
+    assert content(tmp_path) == before
+    _simulate(tmp_path / "scaling")
+    before = content(tmp_path)
+    with pytest.raises(ValueError, match=r"scaling holds a run of scaling; name another folder"):
+        _replace(tmp_path / "scaling")
+    assert content(tmp_path) == before
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "summary.json"])
-def test_files_without_their_config_are_not_overwritten(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text("{}\n")
-    with pytest.raises(ValueError, match="holds a run of an unknown command"):
-        claim(tmp_path, "scaling", resume=True)
-
-
-def test_other_files_do_not_matter(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    assert claim(tmp_path, "scaling", resume=False) == {}
-    assert claim(tmp_path / "absent", "scaling", resume=False) == {}
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    _simulate(tmp_path / "scaling")
+    with locked(tmp_path / "scaling"), pytest.raises(ValueError, match="another process is using"):
+        _simulate(tmp_path / "scaling", resume=True)
+    with locked(tmp_path / "bound"), pytest.raises(ValueError, match="another process is using"):
+        _replace(tmp_path / "bound")
+    chosen = Scaling(tmp_path / "scaling", jobs=1, resume=True)
+    with (
+        simulated(chosen, lambda *_: None, ARGUMENTS, _summarise, QUIET),  # figures are drawn here
+        pytest.raises(ValueError, match="another process is using"),
+    ):
+        _simulate(tmp_path / "scaling", resume=True)

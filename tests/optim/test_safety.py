@@ -141,7 +141,7 @@ def test_states_of_torch_and_of_other_shapes_are_refused() -> None:
     theta.grad = torch.ones(3)
     theirs.step()
     optimizer = AMSGrad([theta], lr=0.1)
-    with pytest.raises(ValueError, match="its param group 0 has no 'rho1'"):
+    with pytest.raises(ValueError, match="its param group 0 has no 'step'"):
         optimizer.load_state_dict(theirs.state_dict())
     with pytest.raises(ValueError, match="state_dict must be what"):
         optimizer.load_state_dict({"momentum": theta})

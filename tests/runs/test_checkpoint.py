@@ -66,7 +66,7 @@ def test_when_all_are_damaged_the_error_names_them(tmp_path: Path) -> None:
     _fill(tmp_path)
     for path in (tmp_path / CHECKPOINTS).iterdir():
         path.write_bytes(path.read_bytes()[:-70])
-    with pytest.raises(ValueError, match=r"000003.pt .* refused.*000002.pt .* refused.*--out"):
+    with pytest.raises(ValueError, match=r"000003.pt .* refused.*000002.pt .* refused.*is left"):
         checkpoint.latest(tmp_path)
     assert len(_files(tmp_path)) == 2  # nothing was thrown away
 
@@ -77,7 +77,7 @@ def test_nothing_in_a_checkpoint_is_run(tmp_path: Path) -> None:
             return os.system, ("true",)
 
     checkpoint.save(tmp_path, 1, {"n": Evil()})
-    with pytest.raises(ValueError, match="refused: it holds more than tensors"):
+    with pytest.raises(ValueError, match=r"refused: it holds more, or else, than tensors"):
         checkpoint.latest(tmp_path)
 
 

@@ -2,12 +2,10 @@
 
 import errno
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from mlmcgrad.runs import folder as records
 
@@ -38,26 +36,30 @@ def test_not_a_number_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "a.json").exists()
 
 
-@dataclass(frozen=True)
-class Tasting:
-    out: Path
-    seed: int = 3
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "it is empty"),
+        (b" \n", "it is empty"),
+        (b'{"a": 1', "it is not JSON"),
+        (b'{"a": "\xff"}', "it has a byte that is not UTF-8 text"),
+        (b"[1, 2]", r"it is JSON, but not an object: '\[1, 2\]'"),
+        (b"[" * 100_000, "it is not JSON"),
+    ],
+)
+def test_a_damaged_file_is_named(content: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"^{path} is damaged: {said}"):
+        records.read_json(path)
 
 
-def test_a_folder_is_opened_once_or_resumed(tmp_path: Path) -> None:
-    for resume in (True, False):
-        assert records.claim(tmp_path, "tasting", resume=resume) == {}
-    (tmp_path / "metrics.jsonl").touch()
-    with pytest.raises(ValueError, match="holds a run of an unknown command"):
-        records.claim(tmp_path, "tasting", resume=True)
-    records.write_config(tmp_path, Tasting(tmp_path))
-    with pytest.raises(
-        ValueError, match=r"out: .* already holds a run of tasting; .*--resume.*--out"
-    ):
-        records.claim(tmp_path, "tasting", resume=False)
-    before = records.claim(tmp_path, "tasting", resume=True)
-    assert before["settings"] == {"out": str(tmp_path), "seed": 3}
-    assert before["versions"]["torch"] == torch.__version__
-    for resume in (True, False):
-        with pytest.raises(ValueError, match=r"holds a run of tasting; .*--out"):
-            records.claim(tmp_path, "train", resume=resume)
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"n": 1}\n\n{"n": 2}\n')
+    with pytest.raises(ValueError, match=rf"^{path} is damaged: line 2 is empty$"):
+        records.read_lines(path)
+    path.write_bytes(b'{"n": 1}\n{"n"')
+    with pytest.raises(ValueError, match=r"line 2 is not JSON"):
+        records.read_lines(path)
+    assert records.read_lines(path, growing=True) == [{"n": 1}]

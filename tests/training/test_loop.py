@@ -237,7 +237,7 @@ def test_a_damaged_checkpoint_costs_only_time(whole: Path, tmp_path: Path) -> No
 )
 def test_other_settings_are_refused_by_name(whole: Path, name: str, value: object) -> None:
     before = (whole / "config.json").read_bytes()
-    with pytest.raises(ValueError, match=f"^{name} must be .* as in the run that is resumed, got"):
+    with pytest.raises(ValueError, match=f"^{name} must be .* as .*config.json says, got"):
         tiny.run(whole, resume=True, **{name: value})
     assert (whole / "config.json").read_bytes() == before
 

@@ -65,8 +65,8 @@ def remains(folder: Path) -> dict[str, Any]:
     state = checkpoint.latest(folder)
     assert state is not None
     state.pop("seconds")
-    for name in ("out", "resume", "iterations", "checkpoint_every"):
-        state["settings"].pop(name)
+    for name in ("out", "resume", "force", "iterations", "checkpoint_every"):
+        state["settings"].pop(name, None)
     summary = json.loads((folder / "summary.json").read_text())
     summary.pop("seconds")
     pictures = {p.name: p.read_bytes() for p in sorted(folder.glob("*.png"))}

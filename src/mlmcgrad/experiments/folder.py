@@ -1,13 +1,13 @@
 """The run folder of an experiment: which experiment it belongs to, and what was found.
 
-A folder belongs to one experiment with its settings. No other experiment overwrites it, and a run
-that took minutes is not overwritten at all: it is continued or refused.
+A folder belongs to one experiment with its settings (`runs.owner`). A run that took minutes is
+continued, never computed anew over itself; one that takes seconds is.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from rich.console import Console
 
 from mlmcgrad.experiments.settings import Experiment, Simulation
 from mlmcgrad.runs import folder as records
+from mlmcgrad.runs.owner import Owner, check_same, held, write_config
 from mlmcgrad.runs.pool import Part, forget, run_parts
 
-_FREE = {"out", "jobs", "resume"}  # may differ on resuming: they change no number
+_FREE = frozenset(("out", "jobs", "resume", "force"))  # they change no number
 
 
 @dataclass(frozen=True)
@@ -40,37 +41,66 @@ class Findings:
         records.write_json(folder / records.SUMMARY, self.summary)
 
 
-def replace(settings: Experiment) -> None:
-    """Begin a run that takes seconds and replaces an earlier one of the same experiment."""
-    records.claim(settings.out, type(settings).__name__.lower(), resume=True)
-    records.write_config(settings.out, settings)
-    (settings.out / records.SUMMARY).unlink(missing_ok=True)  # until this run is complete
+@contextmanager
+def replaced(settings: Experiment) -> Iterator[None]:
+    """Hold the folder for a run that takes seconds: one with the same settings is replaced."""
+    with _held(settings, resume=not settings.force):
+        _write_config(settings)
+        (settings.out / records.SUMMARY).unlink(missing_ok=True)  # until this run is complete
+        yield
 
 
-def simulate(
+@contextmanager
+def simulated(
     settings: Simulation,
     part: Part,
     arguments: Mapping[str, Mapping[str, Any]],
     summarise: Callable[[dict[str, Any]], Findings],
     console: Console,
-) -> Findings:
-    """Do the rest of a run that takes minutes, and write its findings; read them if it is complete.
+) -> Iterator[Findings]:
+    """Hold the folder, do the rest of a run that takes minutes, and write its findings.
 
-    `part` and `arguments` are those of `run_parts`; `summarise` makes the findings from the results
-    of the parts by name.
+    If it is complete, they are read. `part` and `arguments` are those of `run_parts`; `summarise`
+    makes the findings from the results of the parts by name.
     """
-    config = records.claim(settings.out, type(settings).__name__.lower(), resume=settings.resume)
-    before = config.get("settings", dataclasses.asdict(settings))
-    for name, value in dataclasses.asdict(settings).items():
-        if name not in _FREE and before.get(name) != value:
-            raise ValueError(
-                f"{name} must be {before.get(name)!r} as in the run in {settings.out}, got "
-                f"{value!r}; resume with the same settings, or name another folder with --out"
-            )
-    if (settings.out / records.SUMMARY).exists():
-        return Findings.read(settings.out)
-    records.write_config(settings.out, settings)
-    findings = summarise(run_parts(part, arguments, settings.out, settings.jobs, console))
-    findings.write(settings.out)
-    forget(settings.out, arguments)
-    return findings
+    with _held(settings, resume=settings.resume):
+        if (settings.out / records.SUMMARY).exists():
+            with _blamed_on_files(settings.out):
+                yield Findings.read(settings.out)
+            return
+        _write_config(settings)
+        findings = summarise(run_parts(part, arguments, settings.out, settings.jobs, console))
+        findings.write(settings.out)
+        forget(settings.out, arguments)
+        yield findings
+
+
+@contextmanager
+def _held(settings: Experiment, *, resume: bool) -> Iterator[None]:
+    with held(settings.out, _owner(settings), resume=resume, force=settings.force) as before:
+        if before:
+            path = settings.out / records.CONFIG
+            check_same(path, before.get("settings"), settings, _FREE)
+        yield
+
+
+@contextmanager
+def _blamed_on_files(folder: Path) -> Iterator[None]:
+    """Whatever goes wrong with findings that were read is the fault of their files."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        known = str(error) if str(folder) in str(error) else ""
+        names = f"{records.METRICS} or {records.SUMMARY} in {folder} is damaged"
+        raise ValueError(
+            f"{known or f'{names} ({type(error).__name__}: {error})'}; remove "
+            f"{records.SUMMARY} and repeat the command with --resume, which computes both again"
+        ) from error
+
+
+def _owner(settings: Experiment) -> Owner:
+    return Owner(type(settings).__name__.lower(), settings.files)
+
+
+def _write_config(settings: Experiment) -> None:
+    write_config(settings.out, _owner(settings), settings=records.as_record(settings))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+from mlmcgrad.runs.atomic import write_atomically
 
 # Told apart with any colour vision (Okabe and Ito); a method has the same colour in all figures.
 COLOURS = {
@@ -67,8 +70,14 @@ def panels(
         try:
             yield figure, list(axes.flat)[:count]
             figure.tight_layout()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path.with_suffix(".png"))
-            figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+            _save(figure, path.with_suffix(".png"))
+            _save(figure, path.with_suffix(".svg"), metadata={"Date": None})
         finally:
             plt.close(figure)
+
+
+def _save(figure: Figure, path: Path, **options: Any) -> None:
+    """Draw first, then write: a full disk leaves no half picture."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=path.suffix[1:], **options)
+    write_atomically(path, buffer.getvalue())

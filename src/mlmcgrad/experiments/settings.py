@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 Preset: TypeAlias = Literal["smoke", "quick", "full"]
 """`smoke`: seconds, for tests. `quick`: minutes. `full`: as long as a good figure takes."""
@@ -17,8 +17,12 @@ Preset: TypeAlias = Literal["smoke", "quick", "full"]
 class Experiment:
     """What every experiment takes."""
 
+    files: ClassVar[tuple[str, ...]] = ()  # what it writes besides the files of every run
+
     out: Path = Path("runs")
     """Run folder."""
+    force: bool = False
+    """Move an earlier run in the folder aside, into old-1, old-2, …; nothing is deleted."""
 
 
 @dataclass(frozen=True)

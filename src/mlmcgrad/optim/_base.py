@@ -181,7 +181,8 @@ class AdaptiveOptimizer(Optimizer, ABC):
             ValueError: it belongs to another class, or to parameters of other shapes.
         """
         name = type(self).__name__
-        check_state(name, self.param_groups, state_dict, self.defaults)
+        required = ("step", "maximize", *self._scheduled, *self._fixed)
+        check_state(name, self.param_groups, state_dict, required)
         pairs = zip(self.param_groups, state_dict["param_groups"], strict=False)
         for index, (group, other) in enumerate(pairs):
             for i, (p, key) in enumerate(zip(group["params"], other["params"], strict=False)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
-import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,23 +59,27 @@ def load(path: Path) -> dict[str, Any]:
     content = path.read_bytes()
     payload, digits = content[:-_DIGITS], content[-_DIGITS:]
     if hashlib.sha256(payload).hexdigest().encode() != digits:
-        raise ValueError(
-            f"checkpoint {path.name} in {path.parent} is refused: its {len(content)} bytes do not "
-            "match their checksum, so it was cut short or altered"
-        )
+        reason = f"its {len(content)} bytes do not match their checksum"
+        raise _refusal(path, f"{reason}, so it was cut short or altered")
     try:
-        return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ValueError(
-            f"checkpoint {path.name} in {path.parent} is refused: it holds more than tensors, "
-            "numbers and text"
-        ) from error
+        state = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    except Exception as error:  # a file of another kind makes torch raise nearly anything
+        raise _refusal(path, "it holds more, or else, than tensors, numbers and text") from error
+    if not isinstance(state, dict):
+        raise _refusal(path, f"it holds {type(state).__name__}, not a dict")
+    return state
 
 
-def latest(folder: Path) -> dict[str, Any] | None:
+def latest(
+    folder: Path, use: Callable[[Path, dict[str, Any]], None] | None = None
+) -> dict[str, Any] | None:
     """The newest checkpoint that is intact; None if the run folder has no checkpoint.
 
     Refused ones are renamed, so that they never count among the two that are kept.
+
+    Args:
+        folder: run folder.
+        use: called with a checkpoint, newest first; its ValueError refuses the checkpoint.
 
     Raises:
         ValueError: there are checkpoints, and all of them are refused.
@@ -84,6 +88,8 @@ def latest(folder: Path) -> dict[str, Any] | None:
     for path in reversed(_paths(folder)):
         try:
             state = load(path)
+            if use is not None:
+                _use(use, path, state)
         except ValueError as error:
             refused.append((path, str(error)))
             continue
@@ -93,9 +99,23 @@ def latest(folder: Path) -> dict[str, Any] | None:
         return state
     if refused:
         reasons = "; ".join(reason for _, reason in refused)
-        raise ValueError(f"{reasons}. No checkpoint is left: start again with another --out")
+        raise ValueError(
+            f"{reasons}. No checkpoint is left: put an intact one back, or move {folder} away and "
+            "start again"
+        )
     return None
 
 
+def _use(use: Callable[[Path, dict[str, Any]], None], path: Path, state: dict[str, Any]) -> None:
+    try:
+        use(path, state)
+    except ValueError as error:
+        raise _refusal(path, str(error)) from error
+
+
+def _refusal(path: Path, reason: str) -> ValueError:
+    return ValueError(f"checkpoint {path.name} in {path.parent} is refused: {reason}")
+
+
 def _paths(folder: Path) -> list[Path]:
-    return sorted((folder / CHECKPOINTS).glob(_PATTERN))
+    return sorted(path for path in (folder / CHECKPOINTS).glob(_PATTERN) if path.is_file())

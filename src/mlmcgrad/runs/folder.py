@@ -21,51 +21,13 @@ from typing import Any
 from mlmcgrad.runs.atomic import write_atomically
 
 CONFIG, METRICS, SUMMARY = "config.json", "metrics.jsonl", "summary.json"
-CHECKPOINTS = "checkpoints"
-
-
-def claim(folder: Path, experiment: str, *, resume: bool) -> dict[str, Any]:
-    """Check that a run may be started or continued in a folder.
-
-    Args:
-        folder: the run folder; it need not exist.
-        experiment: name of the command.
-        resume: continue what is in the folder, or start if it is empty.
-
-    Returns:
-        What config.json of the run to continue holds; nothing for a new run.
-
-    Raises:
-        ValueError: the folder holds a run of another command, or of this one and `resume` is False.
-    """
-    if not any((folder / name).exists() for name in (CONFIG, METRICS, SUMMARY, CHECKPOINTS)):
-        return {}
-    config: dict[str, Any] = read_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
-    owner = config.get("experiment", "an unknown command")
-    if owner != experiment:
-        raise ValueError(f"out: {folder} holds a run of {owner}; name another folder with --out")
-    if not resume:
-        raise ValueError(
-            f"out: {folder} already holds a run of {experiment}; continue it with --resume, or "
-            "name another folder with --out"
-        )
-    return config
-
-
-def write_config(folder: Path, config: Any) -> None:
-    """Make the folder and write the settings of a run, with versions, into it."""
-    record = {
-        "experiment": type(config).__name__.lower(),
-        "settings": as_record(config),
-        "versions": versions(),
-    }
-    write_json(folder / CONFIG, record)
+CHECKPOINTS, PARTS = "checkpoints", "parts"
 
 
 def as_record(config: Any) -> dict[str, Any]:
-    """The fields of a dataclass as JSON has them: paths are text."""
-    fields = dataclasses.asdict(config)
-    return {name: str(v) if isinstance(v, Path) else v for name, v in fields.items()}
+    """The fields of a dataclass as JSON has them: paths are text, tuples are lists."""
+    record: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=str))
+    return record
 
 
 def write_json(path: Path, record: Any) -> None:
@@ -84,14 +46,58 @@ def as_line(row: Mapping[str, Any]) -> bytes:
     return (json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file."""
-    return json.loads(path.read_text(encoding="utf-8"))
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object.
+
+    Raises:
+        ValueError: it holds something else; the message names the file.
+    """
+    try:
+        return parse(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: it {error}") from error
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read a file with one JSON object a line."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+def read_lines(path: Path, *, growing: bool = False) -> list[dict[str, Any]]:
+    """Read a file with one JSON object a line.
+
+    Args:
+        path: the file.
+        growing: a line without an end is one that is being written, or was when its process was
+            killed: it is left out.
+
+    Raises:
+        ValueError: a line is damaged; the message names the file and the number of the line.
+    """
+    lines = path.read_bytes().splitlines(keepends=True)
+    if growing and lines and not lines[-1].endswith(b"\n"):
+        lines.pop()
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(parse(line))
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: line {number} {error}") from error
+    return rows
+
+
+def parse(text: bytes) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises:
+        ValueError: it is something else; the message continues a sentence.
+    """
+    if not text.strip():
+        raise ValueError("is empty")
+    try:
+        value = json.loads(text)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"has a byte that is not UTF-8 text ({error.reason})") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"is JSON, but not an object: {text[:40].decode(errors='replace')!r}")
+    return value
 
 
 def versions() -> dict[str, str]:

@@ -33,7 +33,7 @@ def locked(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise OSError(
             error.errno,
-            f"cannot write in {folder} ({error.strerror}); name another folder with --out",
+            f"cannot make {folder / LOCK} ({error.strerror}); name another folder with --out",
         ) from error
     try:
         yield

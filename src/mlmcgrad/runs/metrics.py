@@ -7,15 +7,14 @@ one that was never shorter.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from mlmcgrad.runs.atomic import write_atomically
-from mlmcgrad.runs.folder import METRICS, as_line
+from mlmcgrad.runs.folder import METRICS, as_line, parse
 
 
 class Metrics:
@@ -23,23 +22,31 @@ class Metrics:
 
     Args:
         folder: run folder.
-        iteration: lines of later iterations are removed, and so are those marked `final`.
+        lines: what the file holds so far, see `intact`; anything else in it is removed.
+        iteration: that of the last of them; TensorBoard forgets what came later.
         tensorboard: write the numbers for TensorBoard too.
+
+    Attributes:
+        count: lines in the file.
     """
 
-    def __init__(self, folder: Path, iteration: int, tensorboard: bool = False) -> None:
-        self.path = folder / METRICS
-        lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
-        write_atomically(self.path, b"".join(line for line in lines if _belongs(line, iteration)))
-        self._file = self.path.open("ab")
+    def __init__(
+        self, folder: Path, lines: Sequence[bytes], iteration: int, tensorboard: bool = False
+    ) -> None:
+        self.path, self.count = folder / METRICS, len(lines)
+        write_atomically(self.path, b"".join(lines))
+        self._file = self.path.open("ab", buffering=0)
         self._board = _board(folder, iteration) if tensorboard else None
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Add a line; the operating system has it when this returns."""
-        line = as_line(row)
+        """Add a line; the operating system has it when this returns.
+
+        Raises:
+            OSError: it could not be written, and no part of it is in the file.
+        """
         with self._explained():
-            self._file.write(line)
-            self._file.flush()
+            self._append(as_line(row))
+        self.count += 1
         if self._board is not None:
             for name, value in row.items():
                 if isinstance(value, (int, float)) and name not in ("iteration", "final"):
@@ -56,6 +63,16 @@ class Metrics:
         if self._board is not None:
             self._board.close()
 
+    def _append(self, line: bytes) -> None:
+        before = self._file.seek(0, os.SEEK_END)
+        try:
+            while line:  # a disk with some room left takes a part of it
+                line = line[self._file.write(line) :]
+        except OSError:
+            with suppress(OSError):
+                self._file.truncate(before)
+            raise
+
     @contextmanager
     def _explained(self) -> Iterator[None]:
         try:
@@ -66,6 +83,41 @@ class Metrics:
                 f"cannot write {self.path.name} in {self.path.parent} ({error.strerror}); the last "
                 "checkpoint is intact: make room and continue with --resume",
             ) from error
+
+
+def intact(folder: Path, iteration: int, count: int | None) -> tuple[list[bytes], str]:
+    """The lines that a run had written when it made a checkpoint.
+
+    What follows them, whole or not, is what the run did afterwards; it will be done again.
+
+    Args:
+        folder: run folder.
+        iteration: that of the checkpoint; later lines and those marked `final` follow it.
+        count: how many lines there were; None if the checkpoint does not say (version 0.1).
+
+    Returns:
+        The lines that are intact, and what is wrong with the others: nothing, or a sentence.
+    """
+    path = folder / METRICS
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    kept: list[bytes] = []
+    wrong = ""
+    for number, line in enumerate(lines, start=1):
+        if len(kept) == count or not line.endswith(b"\n"):
+            break
+        try:
+            row = parse(line)
+            if not isinstance(row.get("iteration"), int):
+                raise ValueError("has no iteration")
+        except ValueError as error:
+            wrong = wrong or f"line {number} of {path} {error}"
+            continue
+        if row["iteration"] > iteration or row.get("final"):
+            break
+        kept.append(line)
+    if count is not None and len(kept) < count:
+        wrong = wrong or f"{path} has {len(kept)} of the {count} lines up to iteration {iteration}"
+    return kept, wrong
 
 
 def check_tensorboard() -> None:
@@ -83,10 +135,3 @@ def _board(folder: Path, iteration: int) -> Any:
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(str(folder / "tensorboard"), purge_step=iteration + 1)
-
-
-def _belongs(line: bytes, iteration: int) -> bool:
-    if not line.endswith(b"\n"):  # cut short by a kill
-        return False
-    row = json.loads(line)
-    return int(row["iteration"]) <= iteration and not row.get("final")

@@ -7,6 +7,7 @@ first.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, suppress
@@ -18,7 +19,7 @@ from typing import Any, TypeAlias
 from rich.console import Console
 from rich.progress import TaskID
 
-from mlmcgrad.runs.folder import read_json, write_json
+from mlmcgrad.runs.folder import PARTS, read_json, write_json
 from mlmcgrad.runs.progress import bars
 from mlmcgrad.runs.signals import RESUME, Signals, Stopped
 from mlmcgrad.runs.workers import POLL_SECONDS, Ended, Part, Report, Worker, threads
@@ -26,7 +27,6 @@ from mlmcgrad.runs.workers import POLL_SECONDS, Ended, Part, Report, Worker, thr
 Arguments: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Keyword arguments by the name of a job."""
 
-PARTS = "parts"
 _STOPPED = f"stopped, everything finished is saved; {RESUME}"
 
 
@@ -48,11 +48,12 @@ def run_parts(
     Raises:
         Stopped: SIGINT, SIGTERM or SIGHUP; the finished parts are saved.
         ChildProcessError: a process was killed; the finished parts are saved.
+        ValueError: a saved result is damaged; the message names the file.
     """
     paths = {name: folder / PARTS / f"{name}.json" for name in arguments}
     calls = {name: _call(part, values) for name, values in arguments.items()}
-    saved = {name: read_json(path) for name, path in paths.items() if path.exists()}
-    results = {n: record["result"] for n, record in saved.items() if record["call"] == calls[n]}
+    saved = {name: _saved(path, calls[name]) for name, path in paths.items() if path.exists()}
+    results = {name: record["result"] for name, record in saved.items() if record is not None}
     todo = {name: values for name, values in arguments.items() if name not in results}
     ended = (
         run_jobs(part, todo, jobs, console, finished=len(results))
@@ -65,8 +66,10 @@ def run_parts(
                 raise ChildProcessError(f"{job.name}: {job.error}; {RESUME}")
             if job.error is not None:
                 raise job.error
-            write_json(paths[job.name], {"call": calls[job.name], "result": job.result})
-            results[job.name] = read_json(paths[job.name])["result"]
+            result = json.loads(json.dumps(job.result))
+            record = {"call": calls[job.name], "result": result, "sha256": _digest(result)}
+            write_json(paths[job.name], record)
+            results[job.name] = result
     return {name: results[name] for name in arguments}
 
 
@@ -128,6 +131,24 @@ def _run_here(
             display.show(name, ended)
             yield ended
     signals.raise_stopped(_STOPPED)
+
+
+def _saved(path: Path, call: Any) -> dict[str, Any] | None:
+    """A saved part; None if it belongs to another call, or has no checksum yet (version 0.1)."""
+    try:
+        record = read_json(path)
+        if record.get("call") != call or "sha256" not in record:
+            return None
+        if record["sha256"] != _digest(record.get("result")):
+            raise ValueError(f"{path} is damaged: its result does not match its checksum")
+    except ValueError as error:
+        remedy = "remove it and repeat the command with --resume, which computes this part again"
+        raise ValueError(f"{error}; {remedy}") from error
+    return record
+
+
+def _digest(result: Any) -> str:
+    return hashlib.sha256(json.dumps(result).encode()).hexdigest()
 
 
 def _call(part: Part, arguments: Mapping[str, Any]) -> Any:

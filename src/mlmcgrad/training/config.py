@@ -7,7 +7,7 @@ answers at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
@@ -30,7 +30,8 @@ _DEFAULTS: dict[str, dict[Dataset, Any]] = {
     "chunk": {"digits": 1024, "cifar10": 256},
 }
 # May differ when a run is resumed: none of them changes a single number of the run.
-_FREE = {"out", "iterations", "resume", "checkpoint_every", "checkpoint_seconds", "tensorboard"}
+FREE = frozenset(("out", "resume", "force", "iterations", "tensorboard"))
+FREE |= {"checkpoint_every", "checkpoint_seconds"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,9 @@ class Config:
     """Run folder; by default runs/ followed by dataset, method and seed."""
     resume: bool = False
     """Continue what is in the run folder, or start if it is empty."""
+    force: bool = False
+    """Move what is in the way aside, into old-1, old-2, …: an earlier run, or with --resume only
+    metrics.jsonl if it is damaged. Nothing is deleted."""
     batch_size: int | None = None
     """Images per iteration; by default 50 for digits, 128 for cifar10."""
     candidates: int = 5
@@ -180,19 +184,3 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("truncation_scale", lambda v: 1.0 <= v < 2.0**31, "in [1, 2^31)"),
     ("truncation_exponent", lambda v: 0.0 <= v <= 1.0, "in [0, 1]"),
 )
-
-
-def check_same(now: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-    """Refuse to resume a run with settings that would have made another one.
-
-    Args:
-        now: `runs.folder.as_record` of the settings.
-        before: that of the run to continue.
-    """
-    for name, value in now.items():
-        if name not in _FREE and before.get(name) != value:
-            raise ValueError(
-                f"{name} must be {before.get(name)!r} as in the run that is resumed, got "
-                f"{value!r}; resume with the same settings (only iterations may grow), or start "
-                "another run with another --out"
-            )

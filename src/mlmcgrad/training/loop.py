@@ -24,15 +24,14 @@ from typing import Any
 from rich.console import Console
 
 from mlmcgrad.iwae.networks import LatentModel
-from mlmcgrad.runs import checkpoint
-from mlmcgrad.runs.folder import CONFIG, SUMMARY, as_record, claim, versions, write_json
-from mlmcgrad.runs.lock import locked
 from mlmcgrad.runs.metrics import check_tensorboard
+from mlmcgrad.runs.owner import held
 from mlmcgrad.runs.signals import RESUME, Signals, Stopped
 from mlmcgrad.runs.workers import threads
-from mlmcgrad.training.config import Config, check_same
+from mlmcgrad.training.config import Config
 from mlmcgrad.training.data import Source, load
 from mlmcgrad.training.progress import Bar
+from mlmcgrad.training.resume import OWNER, begin
 from mlmcgrad.training.run import Run
 from mlmcgrad.training.trainer import Trainer
 
@@ -64,7 +63,8 @@ def train(
         The trained model and the numbers of `summary.json`.
 
     Raises:
-        ValueError: a setting cannot be used, or differs from that of the run to resume.
+        ValueError: a setting cannot be used, or differs from that of the run to resume; or a file
+            of that run is missing or damaged.
         OSError: a file cannot be written; the last checkpoint is intact.
         Stopped: SIGINT, SIGTERM or SIGHUP; everything is saved.
         DivergedError: the loss, the weights or the gradient are not finite.
@@ -73,19 +73,28 @@ def train(
     if settings.tensorboard:
         check_tensorboard()
     source = _source or load(settings)
-    with threads(settings.threads), locked(settings.out):
+    with threads(settings.threads):
         trainer = Trainer(settings, source)
-        signals = Signals()
-        run = Run(trainer, _open(trainer), signals)
-        with closing(run.metrics), signals:
-            try:
-                with Bar(console, trainer, settings.iterations) as bar:
-                    _loop(run, signals, bar, on_step)
-                return Result(trainer.model, settings.out, run.finish())
-            except Stopped as stopped:
-                run.save()
-                status = f"stopped after iteration {trainer.iteration}, all saved in {run.folder}"
-                raise Stopped(stopped.number, f"{status}; {RESUME}") from None
+        with held(settings.out, OWNER, resume=settings.resume, force=settings.force) as before:
+            signals = Signals()
+            run = Run(trainer, begin(trainer, before), signals)
+            with closing(run.metrics), signals:
+                return _finish(run, signals, console, on_step)
+
+
+def _finish(
+    run: Run, signals: Signals, console: Console | None, on_step: Callable[[int], None] | None
+) -> Result:
+    """Train to the end; a signal saves and stops."""
+    trainer = run.trainer
+    try:
+        with Bar(console, trainer, run.settings.iterations) as bar:
+            _loop(run, signals, bar, on_step)
+        return Result(trainer.model, run.folder, run.finish())
+    except Stopped as stopped:
+        run.save()
+        status = f"stopped after iteration {trainer.iteration}, all saved in {run.folder}"
+        raise Stopped(stopped.number, f"{status}; {RESUME}") from None
 
 
 def _loop(run: Run, signals: Signals, bar: Bar, on_step: Callable[[int], None] | None) -> None:
@@ -104,23 +113,3 @@ def _loop(run: Run, signals: Signals, bar: Bar, on_step: Callable[[int], None] |
             run.save()
         signals.raise_stopped("")
     run.save()
-
-
-def _open(trainer: Trainer) -> float | None:
-    """Prepare the run folder, load the checkpoint if there is one; seconds spent so far."""
-    settings, about, folder = trainer.settings, trainer.source.about(), trainer.settings.out
-    claim(folder, "train", resume=settings.resume)
-    state = checkpoint.latest(folder)
-    record = as_record(settings)
-    if state is not None:
-        check_same({**record, **about}, {**state["settings"], **state["source"]})
-        if state["iteration"] > settings.iterations:
-            raise ValueError(
-                f"iterations must be ≥ {state['iteration']}, where the run in {folder} already "
-                f"is, got {settings.iterations}"
-            )
-        trainer.load(state)
-    content = {"experiment": "train", "settings": record, "source": about, "versions": versions()}
-    write_json(folder / CONFIG, content)
-    (folder / SUMMARY).unlink(missing_ok=True)  # it is written when the run is complete
-    return None if state is None else float(state["seconds"])

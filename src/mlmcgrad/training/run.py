@@ -25,6 +25,7 @@ from mlmcgrad.runs.metrics import Metrics
 from mlmcgrad.runs.signals import Signals
 from mlmcgrad.training import images
 from mlmcgrad.training.counters import Stopwatch, Window
+from mlmcgrad.training.resume import Begin
 from mlmcgrad.training.trainer import Trainer, seed_for
 
 
@@ -48,21 +49,22 @@ class Run:
 
     Args:
         trainer: the model in training.
-        seconds: spent by the processes that this one continues; None in a new run.
+        start: what the run has behind it.
         signals: end a gradient or a test at once; it is made again when the run is resumed.
     """
 
-    def __init__(self, trainer: Trainer, seconds: float | None, signals: Signals) -> None:
+    def __init__(self, trainer: Trainer, start: Begin, signals: Signals) -> None:
         self.trainer, self.settings, self.folder = trainer, trainer.settings, trainer.settings.out
         self._signals = signals
-        self._earlier, self._watch = seconds or 0.0, Stopwatch()
-        self._saved = None if seconds is None else (trainer.iteration, trainer.recorded)
+        self._earlier, self._watch = start.seconds, Stopwatch()
+        self._saved = (trainer.iteration, trainer.recorded) if start.saved else None
         self._saved_at = time.perf_counter()
         test = slice(None, self.settings.test_images)
         self._test = trainer.source.images(trainer.source.test, test, trainer.device)
         self._probe = self._probe_images()
-        lines = trainer.iteration if trainer.recorded else trainer.iteration - 1
-        self.metrics = Metrics(self.folder, lines, self.settings.tensorboard)
+        before = trainer.iteration if trainer.recorded else trainer.iteration - 1
+        self.metrics = Metrics(self.folder, start.lines, before, self.settings.tensorboard)
+        self._lines = self.metrics.count  # of the iterations that are recorded
 
     def step(self) -> None:
         """One iteration."""
@@ -79,7 +81,7 @@ class Run:
             self._evaluate()
         if line:
             trainer.window = Window()
-        trainer.recorded = True
+        trainer.recorded, self._lines = True, self.metrics.count
 
     def tests(self) -> bool:
         """Whether there is a test after this iteration."""
@@ -104,7 +106,8 @@ class Run:
             return
         with self._watch.paused():
             self.metrics.sync()
-            state = {**self.trainer.state(), "seconds": self._where()["seconds"]}
+            about = {"seconds": self._where()["seconds"], "lines": self._lines}
+            state = {**self.trainer.state(), **about}
             checkpoint.save(self.folder, self.trainer.iteration, state)
         self._saved, self._saved_at = now, time.perf_counter()
 

@@ -7,6 +7,7 @@ all draws of the chains; the data order has its own, so that it does not depend 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import math
@@ -21,6 +22,7 @@ from mlmcgrad.iwae.likelihoods import Bernoulli, DiscretizedLogistic, Likelihood
 from mlmcgrad.iwae.networks import LatentModel
 from mlmcgrad.iwae.objective import Objective
 from mlmcgrad.runs.folder import as_record
+from mlmcgrad.runs.structure import check_structure
 from mlmcgrad.schedules import power
 from mlmcgrad.training.config import Settings
 from mlmcgrad.training.counters import Window
@@ -117,15 +119,42 @@ class Trainer:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Continue from a state of a run with the same settings and images."""
+        """Continue from a state of a run with the same settings and images.
+
+        Raises:
+            ValueError: it has another structure.
+        """
+        self._check(state)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.generator.set_state(state["generator"])
-        self.order.load(state["order"])
+        try:
+            self.generator.set_state(state["generator"])
+            self.order.load(state["order"])
+        except RuntimeError as error:
+            raise ValueError(f"a generator has no valid state: {error}") from error
         self.window = Window(**state["window"])
         self.iteration, self.spent = state["iteration"], dict(state["spent"])
-        self.test = state["test"]
-        self.recorded = state.get("recorded", True)  # older checkpoints came after the lines
+        self.test, self.recorded = state["test"], state["recorded"]
+
+    def _check(self, state: dict[str, Any]) -> None:
+        """Refuse a state that is not one of a trainer with these settings."""
+        expected = self.state()
+        if state.get("iteration") != 0:
+            expected["optimizer"] = _after_a_step(self.optimizer)
+        # Which levels were drawn, and what was tested, is not known beforehand.
+        window, test = state.get("window"), state.get("test")
+        levels = window.get("levels") if isinstance(window, dict) else None
+        if isinstance(levels, dict):
+            expected["window"]["levels"] = dict.fromkeys((k for k in levels if type(k) is int), 0)
+        if isinstance(test, dict):
+            expected["test"] = dict.fromkeys((k for k in test if isinstance(k, str)), 0.0)
+        compared = [name for name in expected if name not in ("settings", "source")]
+        for name in compared:
+            check_structure(state.get(name), expected[name], f"its {name}")
+        if state["iteration"] < 0 or not 0 <= state["order"]["position"] <= self.order.per_epoch:
+            raise ValueError(
+                f"it is at iteration {state['iteration']} and batch {state['order']['position']}"
+            )
 
 
 def seed_for(seed: int, purpose: str) -> int:
@@ -158,6 +187,16 @@ def _optimizer(settings: Settings, model: LatentModel) -> torch.optim.Optimizer:
     if settings.optimizer == "rmsprop":
         return optim.RMSProp(named, rate, rho=settings.rho2)
     return optim.AMSGrad(named, rate, rho1=settings.rho1, rho2=settings.rho2)
+
+
+def _after_a_step(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What `state_dict` holds once every parameter has had a gradient."""
+    probe = copy.deepcopy(optimizer)
+    for group in probe.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    probe.step()
+    return probe.state_dict()
 
 
 def _norm(module: torch.nn.Module) -> float:

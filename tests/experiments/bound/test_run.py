@@ -54,7 +54,7 @@ def test_numbers_are_those_of_the_theory(optimizer: Any, tmp_path: Path) -> None
 
 def test_as_printed(tmp_path: Path) -> None:
     corrected, _ = _run(tmp_path, optimizer="amsgrad")
-    printed, _ = _run(tmp_path, optimizer="amsgrad", as_printed=True)
+    printed, _ = _run(tmp_path, optimizer="amsgrad", as_printed=True, force=True)
     ratio = corrected["constants"]["b3"] / printed["constants"]["b3"]
     assert ratio == pytest.approx(1.0 / (1.0 - 0.9))
 
@@ -66,7 +66,7 @@ def test_plan(tmp_path: Path) -> None:
     assert plan["saving"] == pytest.approx(plan["average_cost"] / plan["cost"])
     assert plan["saving"] > 1.0
     assert "times as many" in text
-    summary, text = _run(tmp_path, accuracy=1e-12)
+    summary, text = _run(tmp_path / "more", accuracy=1e-12)
     assert summary["plan"] is None
     assert "is not reached within" in " ".join(text.split())
 
@@ -109,7 +109,11 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "bound.png" in capsys.readouterr().out
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["settings"]["as_printed"] is True
-    assert main(["bound", "--out", str(tmp_path), "--preset", "smoke"]) == 0  # replaced
+    assert main(["bound", "--out", str(tmp_path), *arguments]) == 0  # the same: replaced
+    assert main(["bound", "--out", str(tmp_path), "--preset", "smoke"]) == 2
+    assert "optimizer must be 'amsgrad' as" in capsys.readouterr().err
+    assert main(["bound", "--out", str(tmp_path), "--preset", "smoke", "--force"]) == 0
+    assert json.loads((tmp_path / "old-1" / "config.json").read_text()) == config
 
 
 @pytest.mark.parametrize("option", ["--seed", "--jobs", "--resume"])

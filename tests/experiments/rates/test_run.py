@@ -86,6 +86,7 @@ def test_smoke(folder: Path) -> None:
         "summary.json",
         "rates.png",
         "rates.svg",
+        "lock",
     }
     summary = json.loads((folder / "summary.json").read_text())
     runs = summary["runs"]

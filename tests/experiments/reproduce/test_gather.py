@@ -37,10 +37,16 @@ def test_half_a_line_at_the_end_is_left_out(tmp_path: Path) -> None:
     ("name", "text", "said"),
     [
         ("config.json", "{", "config.json is damaged"),
-        ("config.json", '{"experiment": "reproduce"}', "config.json is damaged: KeyError 'runs'"),
+        (
+            "config.json",
+            '{"experiment": "reproduce"}',
+            "config.json is damaged: settings is missing",
+        ),
         ("config.json", '{"experiment": "scaling"}', "not a reproduction"),
-        ("runs/amsgrad-br-0/metrics.jsonl", "{]\n", "metrics.jsonl is damaged"),
-        ("runs/amsgrad-br-0/metrics.jsonl", '{"nll": 1.0}\n', "lines without epoch, evaluations"),
+        ("config.json", "[]", "config.json is damaged: it is JSON, but not an object"),
+        ("runs/amsgrad-br-0/metrics.jsonl", "{]\n", "metrics.jsonl is damaged: line 1 is not JSON"),
+        ("runs/amsgrad-br-0/error.json", "{", "error.json is damaged: it is not JSON"),
+        ("runs/amsgrad-br-0/metrics.jsonl", '{"nll": 1.0}\n', "in line 1 iteration is missing"),
     ],
 )
 def test_a_damaged_folder_is_named(

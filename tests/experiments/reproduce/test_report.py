@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -13,7 +14,9 @@ from mlmcgrad.experiments.reproduce.findings import find
 from mlmcgrad.experiments.reproduce.gather import gather
 from mlmcgrad.experiments.reproduce.sentences import paper
 from mlmcgrad.experiments.reproduce.settings import Report
+from mlmcgrad.runs.lock import locked
 from tests.experiments.reproduce import fabricated
+from tests.runs.test_owner import content
 
 QUIET = Console(quiet=True)
 
@@ -82,6 +85,50 @@ def test_a_report_is_not_written_over_another_run(folder: Path, tmp_path: Path) 
     with pytest.raises(ValueError, match="holds a run of train; name another folder with --out"):
         report.run(Report((folder,), out=tmp_path), QUIET)
     assert (tmp_path / "summary.json").read_text() == "of the training"
+
+
+def _reports(folder: Path, out: Path, **settings: Any) -> dict[str, bytes]:
+    report.run(Report((folder,), out=out, **settings), QUIET)
+    return content(out)
+
+
+def test_a_report_of_its_own_folder_belongs_to_what_it_reports(
+    folder: Path, tmp_path: Path
+) -> None:
+    other = fabricated.write(tmp_path / "other", methods=("br",), seeds=1, pictures=False)
+    first = _reports(other, tmp_path / "out")
+    assert _reports(other, tmp_path / "out") == first  # made again in place
+    with pytest.raises(ValueError, match=r"^folders must be .* as .*config.json says, got .*force"):
+        _reports(folder, tmp_path / "out")
+    assert content(tmp_path / "out") == first
+    _reports(folder, tmp_path / "out", force=True)
+    assert content(tmp_path / "out" / "old-1") == first
+
+
+def test_figures_of_the_user_are_kept(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "main.png").write_bytes(b"mine")
+    with pytest.raises(ValueError, match="holds figures, but no config"):
+        report.run(Report((folder,), out=tmp_path), QUIET)
+    assert content(tmp_path) == {"figures/main.png": b"mine"}
+
+
+def test_force_never_moves_what_is_reported(folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    before = content(copy)
+    for settings in (Report((copy,), force=True), Report((copy,), out=copy / ".", force=True)):
+        report.run(settings, QUIET)
+        assert content(copy) == before
+    with pytest.raises(ValueError, match="is one of the reproductions and has a report of its own"):
+        report.run(Report((copy, folder), out=copy, force=True), QUIET)
+    assert content(copy) == before
+
+
+@pytest.mark.parametrize("name", ["copy", "elsewhere"])
+def test_one_process_at_a_time(folder: Path, name: str, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    with locked(tmp_path / name), pytest.raises(ValueError, match="another process is using"):
+        report.run(Report((copy,), out=tmp_path / name), QUIET)
 
 
 def test_markdown_has_every_claim_once(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,8 +20,10 @@ from mlmcgrad.experiments.reproduce.presets import PRESETS, decide, training_run
 from mlmcgrad.experiments.reproduce.sentences import HEADLINES, statement
 from mlmcgrad.experiments.reproduce.settings import Reproduce
 from mlmcgrad.experiments.reproduce.tables import value
+from mlmcgrad.runs.lock import locked
 from mlmcgrad.training.config import Config
 from tests.experiments.reproduce import fabricated
+from tests.runs.test_owner import content
 
 QUIET = Console(quiet=True)
 SMALL = ("--preset", "smoke", "--optimizer", "amsgrad", "--methods", "br", "mlmc")
@@ -137,10 +140,25 @@ def test_a_folder_in_use_is_not_touched(
         )
         == 2
     )
-    assert "evaluate_every must be 2 as in the run that is resumed" in capsys.readouterr().err
+    assert "evaluate_every must be 2 as" in capsys.readouterr().err
     (tmp_path / "config.json").write_text('{"experiment": "scaling"}')
     assert main(["reproduce", *SMALL, "--out", str(tmp_path), "--resume"]) == 2
     assert "holds a run of scaling; name another folder" in capsys.readouterr().err
+
+
+def test_force_keeps_the_earlier_reproduction(whole: Path, tmp_path: Path) -> None:
+    """`reproduce --force` with a device that cannot be used: nothing is trained, all is kept."""
+    copy = shutil.copytree(whole, tmp_path / "copy")
+    (copy / "notes.txt").write_text("mine")
+    before = content(whole)
+    with locked(copy):
+        assert main(["reproduce", *SMALL, "--out", str(copy), "--force"]) == 2
+    assert not (copy / "old-1").exists()
+    arguments = ["--preset", "smoke", "--optimizer", "amsgrad", "--methods", "br", "--seeds", "1"]
+    out = ["--out", str(copy), "--force", "--device", "nowhere"]
+    assert main(["reproduce", *arguments, *out]) == 2
+    assert content(copy / "old-1") == before
+    assert (copy / "notes.txt").read_text() == "mine"
 
 
 def test_a_failed_run_is_named_and_the_report_is_written(
@@ -149,7 +167,10 @@ def test_a_failed_run_is_named_and_the_report_is_written(
     arguments = ["--preset", "smoke", "--optimizer", "amsgrad", "--methods", "br", "--seeds", "1"]
     out = ["--out", str(tmp_path)]
     assert main(["reproduce", *arguments, *out, "--device", "nowhere"]) == 2
-    assert "1 of 1 runs failed (amsgrad-br-1)" in capsys.readouterr().err
+    assert (
+        "1 of 1 runs failed (amsgrad-br-1), the first because: device 'nowhere'"
+        in capsys.readouterr().err
+    )
     assert "device &#39;nowhere&#39; cannot be used" in (tmp_path / "report.html").read_text()
     (summary,) = json.loads((tmp_path / "summary.json").read_text())["reproductions"]
     assert [row["name"] for row in summary["failed"]] == ["amsgrad-br-1"]

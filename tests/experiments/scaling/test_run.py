@@ -63,7 +63,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(
     assert "continue with the same command and --resume" in capsys.readouterr().err
     assert len(list((tmp_path / "b").glob("parts*/*.json"))) == 2
     assert main(command) == 2
-    assert "continue it with --resume, or name another folder" in capsys.readouterr().err
+    assert "continue it with --resume, name another folder" in capsys.readouterr().err
     assert main([*command, "--resume"]) == 0
     assert len(calls) == 3 + 2  # the two that were finished are not done again
     assert json.loads((tmp_path / "b" / "summary.json").read_text()) == whole

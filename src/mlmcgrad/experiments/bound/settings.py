@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from mlmcgrad.experiments.settings import Experiment, Preset
 
@@ -15,6 +15,8 @@ class Bound(Experiment):
 
     γ_n = gamma-scale · n^(−gamma-exponent), T_n = truncation-scale · n^truncation-exponent.
     """
+
+    files: ClassVar = ("bound.png", "bound.svg")
 
     out: Path = Path("runs/bound")
     preset: Preset = "quick"

@@ -19,7 +19,7 @@ from mlmcgrad.experiments.demo.figures import draw
 from mlmcgrad.experiments.demo.findings import minimum, summarise
 from mlmcgrad.experiments.demo.settings import Demo
 from mlmcgrad.experiments.demo.tables import show
-from mlmcgrad.experiments.folder import replace
+from mlmcgrad.experiments.folder import Findings, replaced
 from mlmcgrad.gradient import MarkovGradient
 from mlmcgrad.optim import SGD
 from mlmcgrad.problems import FiniteChain, finite_chain
@@ -36,7 +36,16 @@ _STEPS = {"small": 0.3, "large": 1.0}  # C of γ_n
 
 def run(settings: Demo, console: Console) -> dict[str, Any]:
     """Measure the methods, train with them, write the run folder, draw and print."""
-    replace(settings)
+    with replaced(settings):
+        findings = _compute(settings, console)
+        findings.write(settings.out)
+        path = draw(settings.out, findings)
+    show(findings.summary["methods"], settings, console)
+    console.print(f"figure: {path}", style="bold", highlight=False, soft_wrap=True)
+    return findings.summary
+
+
+def _compute(settings: Demo, console: Console) -> Findings:
     problem, methods = finite_chain(), _methods(settings.truncation)
     generator = torch.Generator().manual_seed(settings.seed)
     gradients: list[dict[str, Any]] = []
@@ -56,12 +65,7 @@ def run(settings: Demo, console: Console) -> dict[str, Any]:
                     curve = _train(estimator, scale, seed, settings)
                     curves.append({**about, "seed": seed, **curve})
                     progress.advance(task)
-    findings = summarise(gradients, curves, problem)
-    findings.write(settings.out)
-    path = draw(settings.out, findings)
-    show(findings.summary["methods"], settings, console)
-    console.print(f"figure: {path}", style="bold", highlight=False, soft_wrap=True)
-    return findings.summary
+    return summarise(gradients, curves, problem)
 
 
 def _methods(truncation: int) -> dict[str, tuple[str, Estimator, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from mlmcgrad.experiments.settings import Experiment
 
@@ -11,6 +12,8 @@ from mlmcgrad.experiments.settings import Experiment
 @dataclass(frozen=True)
 class Demo(Experiment):
     """Bias, variance and cost of a short chain, a long average and MLMC, where they are known."""
+
+    files: ClassVar = ("demo.png", "demo.svg", "bias-cost.png", "bias-cost.svg")
 
     out: Path = Path("runs/demo")
     seed: int = 0

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mlmcgrad import optim
 from mlmcgrad.estimators import MLMC
-from mlmcgrad.experiments.folder import simulate
+from mlmcgrad.experiments.folder import simulated
 from mlmcgrad.experiments.rates.average import WeightedAverage
 from mlmcgrad.experiments.rates.figures import draw
 from mlmcgrad.experiments.rates.findings import summarise
@@ -58,9 +58,9 @@ def run(settings: Rates, console: Console) -> dict[str, Any]:
         f"{name} alpha={alpha:g}": {"optimizer": name, "alpha": alpha, "stream": stream, **common}
         for stream, (name, alpha) in enumerate(pairs)
     }
-    findings = simulate(settings, train, arguments, summarise, console)
-    path = draw(settings.out, findings)
-    show(findings.summary, console)
+    with simulated(settings, train, arguments, summarise, console) as findings:
+        path = draw(settings.out, findings)
+        show(findings.summary, console)
     console.print(f"figure: {path}", style="bold", highlight=False, soft_wrap=True)
     return findings.summary
 

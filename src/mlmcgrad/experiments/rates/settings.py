@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from mlmcgrad.experiments.settings import Preset, Simulation
 from mlmcgrad.schedules import power
@@ -37,5 +37,7 @@ EFFORT: dict[Preset, tuple[int, int]] = {
 @dataclass(frozen=True)
 class Rates(Simulation):
     """Theorems 1 to 3: E‖∇V(θ_R)‖² against N, with the predicted slope and the evaluated bound."""
+
+    files: ClassVar = ("rates.png", "rates.svg")
 
     out: Path = Path("runs/rates")

@@ -19,7 +19,7 @@ from mlmcgrad.experiments.reproduce.gather import LABELS, OPTIMIZERS, Reproducti
 
 _DATASETS = {"digits": "digits", "cifar10": "CIFAR-10"}
 _ABOUT = ("command", "note", "commit", "seconds", "finished", "cores", "versions")
-_PRIVATE = ("out", "source", "resume")  # folders are of one machine only
+_PRIVATE = ("out", "source", "resume", "force")  # folders are of one machine only
 
 
 @dataclass(frozen=True)

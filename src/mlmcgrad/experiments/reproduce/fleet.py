@@ -41,7 +41,7 @@ def run_fleet(runs: Mapping[str, Settings], jobs: int, console: Console) -> dict
 def complete(settings: Settings) -> bool:
     """Whether a run has its summary, and all its iterations."""
     path = settings.out / SUMMARY
-    return path.exists() and bool(read_json(path)["iteration"] == settings.iterations)
+    return path.exists() and read_json(path).get("iteration") == settings.iterations
 
 
 def _train(report: Report, settings: Settings) -> None:

@@ -10,7 +10,6 @@ Rao-Blackwellised one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,16 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mlmcgrad.experiments.reproduce.checks import check_about, check_rows, train_again
 from mlmcgrad.runs import folder as records
 
 RUNS, ERROR = "runs", "error.json"
 # In the order in which methods and optimizers are always shown.
 LABELS = {"iwae": "IWAE", "br": "BR-IWAE", "mlmc": "MLMC-IWAE", "mlmc-rb": "RB-MLMC-IWAE"}
 OPTIMIZERS = {"amsgrad": "AMSGrad", "adagrad": "Adagrad"}
-# Columns without which a line of metrics is damaged.
-_WHERE = ("iteration", "epoch", "evaluations", "seconds")
-_TEST = (*_WHERE, "nll")
-_LINE = (*_WHERE, "levels", "effective", "acceptance", "theta_squared")
 
 Array = NDArray[np.float64]
 
@@ -105,28 +101,20 @@ def gather(folder: Path) -> Reproduction:
             f"{folder} holds no reproduction (there is no {records.CONFIG} in it); name a folder "
             "that `mlmcgrad reproduce --out` has written"
         )
-    about = _json(path)
+    about = records.read_json(path)
     if about.get("experiment") != "reproduce":
         raise ValueError(
             f"{folder} holds the experiment {about.get('experiment')!r}, not a reproduction; name "
             "a folder that `mlmcgrad reproduce --out` has written"
         )
-    try:
-        runs = [_read(name, folder / RUNS / name, about["runs"][name]) for name in about["runs"]]
-        reproduction = Reproduction(folder, about, runs)
-        _ = reproduction.dataset
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{path} is damaged: {type(error).__name__} {error}; repeat the command with --resume, "
-            "finished runs are kept"
-        ) from error
-    return reproduction
+    check_about(path, about)
+    runs = [_read(name, folder / RUNS / name, about["runs"][name]) for name in about["runs"]]
+    return Reproduction(folder, about, runs)
 
 
 def _read(name: str, folder: Path, settings: dict[str, Any]) -> TrainingRun:
     """A run that has not begun has no lines; the settings say what it would have been."""
     rows = _rows(folder / records.METRICS)
-    error = folder / ERROR
     return TrainingRun(
         name=name,
         folder=folder,
@@ -137,7 +125,7 @@ def _read(name: str, folder: Path, settings: dict[str, Any]) -> TrainingRun:
         tests=[row for row in rows if "nll" in row],
         lines=[row for row in rows if "bound" in row],
         complete=(folder / records.SUMMARY).exists(),
-        error=_json(error)["error"] if error.exists() else None,
+        error=_reason(folder / ERROR),
     )
 
 
@@ -150,26 +138,14 @@ def method_name(settings: dict[str, Any]) -> str:
 def _rows(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
-    content = path.read_bytes()
-    # A run in progress, or one that was killed, may end in half a line.
-    content = content[: content.rfind(b"\n") + 1]
     try:
-        rows = [json.loads(line) for line in content.splitlines()]
+        rows = records.read_lines(path, growing=True)
     except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}); train that run again") from error
-    for kind, columns in (("nll", _TEST), ("bound", _LINE)):
-        missing = {name for row in rows if kind in row for name in columns if name not in row}
-        if missing:
-            raise ValueError(
-                f"{path} is damaged: lines without {', '.join(sorted(missing))}; train that run "
-                "again"
-            )
+        raise ValueError(f"{error}; {train_again(path)}") from error
+    check_rows(path, rows)
     return rows
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        record: dict[str, Any] = records.read_json(path)
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
-    return record
+def _reason(path: Path) -> str | None:
+    """Why a run failed; None if it did not."""
+    return str(records.read_json(path).get("error")) if path.exists() else None

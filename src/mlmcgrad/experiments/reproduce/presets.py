@@ -48,6 +48,7 @@ class Settings:
     stretch: int
     device: str
     resume: bool
+    force: bool
     folder: Path
 
 
@@ -131,6 +132,7 @@ def decide(options: Reproduce) -> Settings:
         stretch=options.stretch or preset.stretch,
         device=options.device or _device(options.preset),
         resume=options.resume,
+        force=options.force,
         folder=options.out or Path("runs") / f"reproduce-{options.preset}",
     )
 
@@ -170,6 +172,7 @@ def _training_run(
         seed=seed,
         out=settings.folder / RUNS / f"{optimizer}-{method}-{seed}",
         resume=True,
+        force=settings.force,  # with resume: only what is damaged
         device=settings.device,
         **train,
     ).settings()

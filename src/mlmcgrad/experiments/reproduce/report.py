@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -18,20 +19,42 @@ from mlmcgrad.experiments.reproduce.gather import Reproduction, gather
 from mlmcgrad.experiments.reproduce.settings import Report
 from mlmcgrad.runs import folder as records
 from mlmcgrad.runs.atomic import write_atomically
+from mlmcgrad.runs.owner import Owner, check_same, held, write_config
 
 REPORT, CLAIMS = "report.html", "claims.md"
+FILES = (REPORT, CLAIMS, figures.FIGURES)
+OWNER = Owner("report", FILES)
 
 
 def run(config: Report, console: Console) -> Path:
     """Build the report of the named folders; returns the path of the page."""
     out = config.folder
-    if out not in config.folders and (out / records.CONFIG).exists():
-        owner = records.read_json(out / records.CONFIG).get("experiment", "an unknown command")
-        raise ValueError(f"out: {out} holds a run of {owner}; name another folder with --out")
-    write([gather(folder) for folder in config.folders], out)
+    reproductions = [gather(folder) for folder in config.folders]
+    with _held(config):
+        write(reproductions, out)
     path = out / REPORT
     console.print(f"report: {path}", style="bold", highlight=False, soft_wrap=True)
     return path
+
+
+@contextmanager
+def _held(config: Report) -> Iterator[None]:
+    """Hold the folder of the report: that of its only reproduction, or one of its own."""
+    out = config.folder
+    if out.resolve() in [folder.resolve() for folder in config.folders]:
+        if len(config.folders) > 1:
+            raise ValueError(
+                f"out: {out} is one of the reproductions and has a report of its own; name another "
+                "folder with --out"
+            )
+        with held(out, Owner("reproduce"), resume=True, force=False):
+            yield
+        return
+    with held(out, OWNER, resume=not config.force, force=config.force) as before:
+        if before:
+            check_same(out / records.CONFIG, before.get("settings"), config, ("out", "force"))
+        write_config(out, OWNER, settings=records.as_record(config))
+        yield
 
 
 def write(reproductions: Sequence[Reproduction], out: Path) -> list[Findings]:

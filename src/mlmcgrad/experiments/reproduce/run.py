@@ -17,18 +17,21 @@ from typing import Any
 from rich.console import Console
 
 from mlmcgrad.experiments.reproduce import report, tables
+from mlmcgrad.experiments.reproduce.checks import check_about
 from mlmcgrad.experiments.reproduce.findings import Findings
 from mlmcgrad.experiments.reproduce.fleet import complete, run_fleet
-from mlmcgrad.experiments.reproduce.gather import LABELS, OPTIMIZERS, gather
+from mlmcgrad.experiments.reproduce.gather import LABELS, OPTIMIZERS, RUNS, gather
 from mlmcgrad.experiments.reproduce.presets import Settings, decide, training_runs
 from mlmcgrad.experiments.reproduce.sentences import HEADLINES, statement
 from mlmcgrad.experiments.reproduce.settings import Reproduce
 from mlmcgrad.experiments.reproduce.text import duration
 from mlmcgrad.runs import folder as records
+from mlmcgrad.runs.owner import Owner, check_same, held, write_config
 from mlmcgrad.training import config as training
 
 # Settings that no number depends on.
-_FREE = ("folder", "resume", "jobs")
+_FREE = ("folder", "resume", "force", "jobs")
+OWNER = Owner("reproduce", (RUNS, *report.FILES))
 
 
 def run(options: Reproduce, console: Console) -> Findings:
@@ -40,18 +43,19 @@ def run(options: Reproduce, console: Console) -> Findings:
     """
     settings = decide(options)
     runs = training_runs(settings)
-    about = _open(settings, runs)
-    remaining = [run for run in runs.values() if not complete(run)]
-    _announce(settings, len(runs), remaining, console)
-    errors = _train(settings, runs, about, console) if remaining else {}
-    with console.status("drawing the figures"):
-        (findings,) = report.write([gather(settings.folder)], settings.folder)
+    with held(settings.folder, OWNER, resume=settings.resume, force=settings.force) as before:
+        about = _open(settings, runs, before)
+        remaining = [run for run in runs.values() if not complete(run)]
+        _announce(settings, len(runs), remaining, console)
+        errors = _train(settings, runs, about, console) if remaining else {}
+        with console.status("drawing the figures"):
+            (findings,) = report.write([gather(settings.folder)], settings.folder)
     _print(findings, settings.folder, console)
     if errors:
-        names = ", ".join(errors)
+        names, first = ", ".join(errors), next(iter(errors.values()))
         raise ValueError(
-            f"{len(errors)} of {len(runs)} runs failed ({names}); the report says why. The same "
-            "command with --resume tries them again"
+            f"{len(errors)} of {len(runs)} runs failed ({names}), the first because: {first}. The "
+            "report has all reasons; the same command with --resume tries these runs again"
         )
     return findings
 
@@ -66,28 +70,30 @@ def _train(
     finally:
         about["seconds"] = round(about.get("seconds", 0.0) + time.monotonic() - start, 1)
         about["finished"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        records.write_json(settings.folder / records.CONFIG, about)
+        write_config(settings.folder, OWNER, **about)
 
 
-def _open(settings: Settings, runs: dict[str, training.Settings]) -> dict[str, Any]:
-    """Make the folder, or check that what is in it can be continued; what config.json holds."""
-    path = settings.folder / records.CONFIG
-    trainings = {name: records.as_record(run) for name, run in runs.items()}
-    before = records.claim(settings.folder, "reproduce", resume=settings.resume)
-    for name in trainings.keys() & before.get("runs", {}).keys():
-        training.check_same(trainings[name], before["runs"][name])
+def _open(
+    settings: Settings, runs: dict[str, training.Settings], before: dict[str, Any]
+) -> dict[str, Any]:
+    """Check that what is in the folder can be continued, and write what config.json holds."""
+    earlier: dict[str, Any] = {}
+    if before:
+        check_about(settings.folder / records.CONFIG, before)
+        earlier = before["runs"]
+    for name in runs.keys() & earlier.keys():
+        path = settings.folder / records.CONFIG
+        check_same(path, earlier[name], runs[name], training.FREE)
     own = dataclasses.asdict(settings)
     about = {
-        "experiment": "reproduce",
         "command": command(settings),
-        "settings": {k: v for k, v in own.items() if k not in ("folder", "resume")},
-        "runs": {**before.get("runs", {}), **trainings},
-        "versions": records.versions(),
+        "settings": {k: v for k, v in own.items() if k not in ("folder", "resume", "force")},
+        "runs": {**earlier, **{name: records.as_record(run) for name, run in runs.items()}},
         "commit": _commit(),
         "cores": os.cpu_count(),
     }
     about |= {name: before[name] for name in ("seconds", "finished") if name in before}
-    records.write_json(path, about)
+    write_config(settings.folder, OWNER, **about)
     return about
 
 

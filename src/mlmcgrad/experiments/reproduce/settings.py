@@ -38,6 +38,9 @@ class Reproduce:
     """Folder for the runs and the report; by default runs/reproduce- and the preset."""
     resume: bool = False
     """Continue from what is in the folder, or start if it is empty."""
+    force: bool = False
+    """Move what is in the way aside, into old-1, old-2, …: an earlier run, or with --resume only
+    metrics.jsonl of runs where it is damaged. Nothing is deleted."""
     iterations: int | None = None
     """Iterations of br, if not those of the preset."""
     stretch: int | None = None
@@ -66,6 +69,8 @@ class Report:
     out: Path | None = None
     """Folder for report.html, summary.json and figures; by default the folder itself, or
     runs/report for several."""
+    force: bool = False
+    """Move an earlier report in the folder aside, into old-1, old-2, …; nothing is deleted."""
 
     def __post_init__(self) -> None:
         if not self.folders:

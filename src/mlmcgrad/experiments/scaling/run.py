@@ -19,7 +19,7 @@ from torch import Tensor
 from mlmcgrad import kernels, problems
 from mlmcgrad.diagnostics import accuracy, diagnose, level_test
 from mlmcgrad.estimators import MLMC, Average
-from mlmcgrad.experiments.folder import simulate
+from mlmcgrad.experiments.folder import simulated
 from mlmcgrad.experiments.scaling.figures import draw
 from mlmcgrad.experiments.scaling.findings import summarise
 from mlmcgrad.experiments.scaling.settings import Scaling
@@ -60,9 +60,9 @@ def run(settings: Scaling, console: Console) -> dict[str, Any]:
         for name in KERNELS
         for estimator in ("mlmc", "average")
     }
-    findings = simulate(settings, measure, arguments, summarise, console)
-    path = draw(settings.out, findings)
-    show(findings.summary, console)
+    with simulated(settings, measure, arguments, summarise, console) as findings:
+        path = draw(settings.out, findings)
+        show(findings.summary, console)
     console.print(f"figure: {path}", style="bold", highlight=False, soft_wrap=True)
     return findings.summary
 
