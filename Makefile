@@ -8,12 +8,13 @@ CORE   := .venv-core
 # Two test processes with one thread each: torch's own threads would fight them for the cores.
 JOBS   ?= 2
 
-.PHONY: help setup test faults lint demo bench docs core clean
+.PHONY: help setup test faults mutants lint demo bench docs core clean
 
 help:
 	@echo "make demo   the paper on embedded data: training, claims, figures, a report"
 	@echo "make test   the whole test suite"
 	@echo "make faults processes killed, full disks, damaged files, odd options: more trials than in make test"
+	@echo "make mutants  small bugs planted in the mathematics, one by one: the tests must see each"
 	@echo "make lint   ruff and mypy"
 	@echo "make bench  speed against what one would use instead, as ratios"
 	@echo "make docs   the documentation as a site, in site/"
@@ -34,6 +35,10 @@ test: $(STAMP)
 
 faults: $(STAMP)
 	MLMCGRAD_FAULTS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/faults
+
+# For example: make mutants MUTANTS='levels theory/*', or MUTANTS='--sample 10'.
+mutants: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants --jobs $(JOBS) $(MUTANTS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -7,7 +7,7 @@ import mlmcgrad
 
 ROOT = Path(mlmcgrad.__file__).parent
 LAYERS = [
-    {"ranges", "schedules", "plan", "measure", "runs"},
+    {"ranges", "rounding", "schedules", "plan", "measure", "runs"},
     {"levels", "optim", "theory", "datasets"},
     {"kernels", "estimators"},
     {"backward", "problems"},
@@ -20,7 +20,11 @@ LAYERS = [
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # About formulas, not about sampling; and about folders, not about models.
-ALONE = {"optim": {"schedules", "ranges"}, "theory": {"schedules", "ranges"}, "runs": set[str]()}
+ALONE = {
+    "optim": {"schedules", "ranges"},
+    "theory": {"schedules", "ranges", "rounding"},
+    "runs": set[str](),
+}
 
 
 def _imports(path: Path) -> set[str]:

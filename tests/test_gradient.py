@@ -114,6 +114,21 @@ def test_parameters_can_be_chosen() -> None:
     assert estimate.parameters == (unused, b)
 
 
+def test_the_value_is_the_sum_over_all_chunks() -> None:
+    """X_i = i and θ = 3: the average over four steps is 3 · (1 + 2 + 3 + 4)/4, however cut."""
+    theta = torch.tensor(3.0, requires_grad=True)
+    for chunk in (1, 3, 5, 1024):
+        gradient = mg.MarkovGradient(
+            mg.kernels.FromStep(lambda x, generator: x + 1.0),
+            lambda x: theta * x,
+            mg.Average(4),
+            chunk=chunk,
+        )
+        estimate = gradient.backward(torch.zeros(6), generator=rng())
+        assert estimate.value == pytest.approx(7.5)
+        assert estimate.loss_evaluations == 24
+
+
 def test_context_may_carry_a_gradient_through_chunks() -> None:
     """A context computed from a parameter shares its graph between the chunks."""
     scale = torch.tensor(3.0, requires_grad=True)

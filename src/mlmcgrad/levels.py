@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.plan import Plan
+from mlmcgrad.rounding import floor
 
 Assignment: TypeAlias = Literal["independent", "shared", "balanced"]
 
@@ -62,7 +63,7 @@ class LevelLaw(ABC):
     @final
     def length(self, k: int, base: int = 1) -> int:
         """Chain length ℓ_k = base · ⌊τ(k)⌋ of level k; k = 0 is the base term."""
-        return base * math.floor(self.tau(k))
+        return base * floor(self.tau(k))
 
     @final
     def terms(self, k: int, base: int = 1) -> tuple[tuple[int, ...], tuple[float, ...]]:

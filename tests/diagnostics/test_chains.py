@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -25,6 +27,27 @@ def test_effective_sample_size_of_an_autoregression(rho: float) -> None:
     x = _autoregressive(rho, chains=8, steps=4000)
     expected = 8 * 4000 * (1.0 - rho) / (1.0 + rho)
     assert effective_sample_size(x) == pytest.approx(expected, rel=0.15)
+
+
+@pytest.mark.parametrize("steps", [4, 5, 12, 13])
+def test_effective_sample_size_by_the_definition(steps: int) -> None:
+    """Two short chains, autocovariances by their sums, pairs until the first that is not > 0."""
+    x = _autoregressive(0.3, chains=2, steps=steps)
+    centred = x - x.mean(1, keepdim=True)
+    lagged = [
+        float((centred[:, : steps - t] * centred[:, t:]).sum(1).mean()) / steps
+        for t in range(steps)
+    ]
+    within = lagged[0] * steps / (steps - 1)
+    total = lagged[0] + float(x.mean(1).var())
+    rho = [1.0, *(1.0 - (within - lagged[t]) / total for t in range(1, steps))]
+    time, smallest = -1.0, math.inf
+    for t in range(0, steps - 1, 2):
+        if rho[t] + rho[t + 1] <= 0.0:
+            break
+        smallest = min(smallest, rho[t] + rho[t + 1])
+        time += 2.0 * smallest
+    assert effective_sample_size(x) == pytest.approx(2 * steps / max(time, 0.5 / steps))
 
 
 def test_chains_that_disagree_have_few_effective_draws() -> None:

@@ -10,6 +10,8 @@ from torch import Tensor
 import mlmcgrad as mg
 from mlmcgrad import problems
 from mlmcgrad.diagnostics import Accuracy, Reference, accuracy, long_run
+from mlmcgrad.diagnostics.ladder import Rung
+from mlmcgrad.diagnostics.strata import Stratum
 from tests.chains import rng
 
 
@@ -79,6 +81,74 @@ def test_moments_of_the_multilevel_estimator() -> None:
         assert row.length == 2**kappa
         assert row.expected_cost == kappa + 2.0**-kappa
         assert row.cost == pytest.approx(row.expected_cost, rel=0.02)
+
+
+def test_errors_of_a_row_by_hand() -> None:
+    """Two strata with shares ¼ and ¾, b = (3, 4) and Σ̂ = diag(1, 2): all numbers are known.
+
+    ‖b‖² − tr Σ̂ = 25 − 3 = 22; its variance is 4·(9·1 + 16·2) + 2·(1 + 4) = 174.
+    """
+    mean = torch.tensor([3.0, 4.0], dtype=torch.float64)
+    covariance = torch.diag(torch.tensor([1.0, 2.0], dtype=torch.float64))
+    first = Stratum(10, 1, mean + 3.0, 80.0 * covariance, 50.0, 160.0, 400.0, 320.0, 3.0)
+    second = Stratum(20, 2, mean - 1.0, 160.0 / 9.0 * covariance, 60.0, 320.0, 500.0, 640.0, 3.0)
+    reference = Reference(torch.zeros(2).double(), torch.zeros(2).double())
+    rung = Rung(2.0, 2, (0.25, 0.75), (0, 1), 1.5, 1.5)
+    (row,) = Accuracy((rung,), (first, second), reference).rows
+    assert row.bias == pytest.approx(math.sqrt(22.0))
+    assert row.bias_se == pytest.approx(math.sqrt(174.0) / (2.0 * math.sqrt(22.0)))
+    half = 1.959963984540054 * math.sqrt(174.0)
+    assert row.bias_low == 0.0  # 22 − 25.9
+    assert row.bias_high == pytest.approx(math.sqrt(22.0 + half))
+    assert row.second_moment == pytest.approx(0.25 * 50.0 + 0.75 * 60.0)
+    assert row.variance == pytest.approx(57.5 - 25.0)
+    assert row.second_moment_se == pytest.approx(math.sqrt(1.0 + 9.0))  # ¹⁄₁₆·16 + ⁹⁄₁₆·16
+    assert row.third_moment == pytest.approx(475.0)
+    assert row.third_moment_se == pytest.approx(math.sqrt(2.0 + 18.0))
+    # The reference's own error is part of Σ̂; a bias that drowns in noise is 0, its error √(√174).
+    vague = Reference(torch.zeros(2).double(), torch.tensor([4.0, 4.0]).double())
+    (drowned,) = Accuracy((rung,), (first, second), vague).rows
+    assert drowned.bias == drowned.bias_low == 0.0
+    noise = 4.0 * (9.0 * 17.0 + 16.0 * 18.0) + 2.0 * (17.0**2 + 18.0**2)
+    assert drowned.bias_se == pytest.approx(noise**0.25)
+
+
+def test_slopes_begin_where_they_are_told_to() -> None:
+    """Biases 5, 1 and ½ at T = 1, 2, 4 without noise: slope −1 from T = 2 on, that row included."""
+    none = torch.zeros(1, 1, dtype=torch.float64)
+    strata = tuple(
+        Stratum(10, 2**k, torch.tensor([mean]).double(), none, second, 0.0, third, 0.0, 3.0)
+        for k, (mean, second, third) in enumerate(
+            [(5.0, 9.0, 9.0), (1.0, 3.0, 2.0), (0.5, 5.0, 4.0)]
+        )
+    )
+    rungs = tuple(Rung(2.0**k, 2**k, (1.0,), (k,), 3.0 * 2**k, 2.0**k) for k in range(3))
+    zero = torch.zeros(1).double()
+    found = Accuracy(rungs, strata, Reference(zero, zero))
+    assert found.bias_slope(since=2.0).slope == pytest.approx(-1.0)
+    assert found.third_moment_slope(since=2.0).slope == pytest.approx(1.0)
+    assert found.second_moment(since=2.0).slope == pytest.approx(2.0 / math.log(2.0))
+    assert found.cost_slope().slope == pytest.approx(1.0)
+    assert found.bias_slope().slope < -1.5
+
+
+@pytest.mark.parametrize("estimator", [mg.MLMC(2), mg.Average(1)], ids=["mlmc", "average"])
+def test_the_share_that_is_done_is_reported(estimator: mg.estimators.Estimator) -> None:
+    problem, shares = _problem(), list[float]()
+    gradient = mg.MarkovGradient(
+        problem.kernel(), problem.loss, estimator, parameters=problem.parameters
+    )
+    accuracy(
+        gradient,
+        problem,
+        problem.start(1),
+        ladder=[8, 1, 4, 2],
+        generator=rng(),
+        replicates=10,
+        least=10,
+        report=shares.append,
+    )
+    assert shares == [0.25, 0.5, 0.75, 1.0]
 
 
 def test_plain_average() -> None:
@@ -153,8 +223,9 @@ def test_bad_input() -> None:
         accuracy(gradient, problem, problem.start(1), ladder=[], generator=rng())
     with pytest.raises(ValueError, match="an entry for each of the 2 parameters, got 3"):
         accuracy(gradient, [torch.zeros(3)], problem.start(1), ladder=[2], generator=rng())
-    with pytest.raises(ValueError, match="x0 must have ≥ 8 rows for a standard error, got 2"):
-        long_run(gradient, problem.start(2), length=4, burn_in=0, generator=rng())
+    with pytest.raises(ValueError, match="x0 must have ≥ 8 rows for a standard error, got 7"):
+        long_run(gradient, problem.start(7), length=4, burn_in=0, generator=rng())
+    assert len(long_run(gradient, problem.start(8), length=4, burn_in=0, generator=rng()).se) == 2
     vague = Reference(problem.average_gradient(2), torch.full((2,), 10.0).double())
     with pytest.raises(ValueError, match="drowns in noise"):
         accuracy(

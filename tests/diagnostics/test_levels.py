@@ -10,7 +10,7 @@ import torch
 import mlmcgrad as mg
 from mlmcgrad import problems
 from mlmcgrad.diagnostics import level_test
-from mlmcgrad.diagnostics.levels import difference_plan
+from mlmcgrad.diagnostics.levels import LevelRow, LevelTest, difference_plan
 from mlmcgrad.kernels import Kernel
 from mlmcgrad.kernels.base import Context, Pieces, Simulation, Start
 from mlmcgrad.measure import Measure
@@ -35,6 +35,21 @@ def test_levels_of_the_finite_chain() -> None:
     assert found.variance_decay(since=32).slope == pytest.approx(-1.0, abs=0.2)
     assert found.mean_decay(since=8).slope == pytest.approx(-1.0, abs=0.3)
     assert [row.length for row in found.rows] == [2**k for k in range(9)]
+
+
+def test_slopes_are_those_of_the_rows() -> None:
+    """‖E D_k‖ = ℓ^{−3/2} and Var D_k = ℓ^{−2} from level 1 on; level 0 is no difference."""
+    rows = [LevelRow(0, 1, 100.0, 1.0, 100.0, 1.0, 3.0, 0.0, 10)]
+    for k in (1, 2, 3):
+        n = 2**k
+        rows.append(LevelRow(k, n, n**-1.5, 0.01 * n**-1.5, n**-2.0, 1.0, 3.0, 0.9, 10))
+    found = LevelTest(tuple(rows))
+    assert found.variance_decay().slope == pytest.approx(-2.0)
+    assert found.mean_decay().slope == pytest.approx(-1.5)
+    assert found.variance_decay(since=4.0).slope == pytest.approx(-2.0)  # two points are enough
+    assert found.consistent
+    wrong = LevelRow(4, 16, 1.0, 1.0, 1.0, 1.0, 3.0, 1.0, 10)
+    assert not LevelTest((*rows, wrong)).consistent
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,11 @@ def test_bad_length(length: float) -> None:
         mg.Average(length).plan(1, 1, rng())
 
 
+def test_a_length_that_no_chain_can_have() -> None:
+    with pytest.raises(ValueError, match=r"must be a positive number below 2\^62, got inf"):
+        mg.Average(math.inf).plan(1, 1, rng())
+
+
 @pytest.mark.parametrize("burn_in", [-1.0, math.nan, math.inf])
 def test_bad_burn_in(burn_in: float) -> None:
     with pytest.raises(ValueError, match="burn_in"):

@@ -90,6 +90,12 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
         mg.MLMC(4, **options)
 
 
+def test_options_are_given_by_name() -> None:
+    made: Any = mg.MLMC
+    with pytest.raises(TypeError, match="positional"):
+        made(4, Geometric(), "shared")
+
+
 def test_a_table_ends() -> None:
     mlmc = mg.MLMC(1000, Tabulated([0.5, 0.5]))
     assert mlmc.truncation_level(1) == 2

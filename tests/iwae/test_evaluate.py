@@ -82,6 +82,14 @@ def test_off_diagonal_mean_and_its_jackknife() -> None:
         squared_gradient_norm(linear(), _data(3), generator=rng(), repeats=2)
 
 
+def test_the_jackknife_by_hand() -> None:
+    """Estimates 1, 2, 4: S = 14/3; without one of them 8, 4 and 2, whose mean is 14/3 too."""
+    g = torch.tensor([[1.0], [2.0], [4.0]], dtype=torch.float64)
+    found = _off_diagonal_mean(g @ g.T)
+    assert found.value == pytest.approx(14.0 / 3.0)
+    assert found.se == pytest.approx(math.sqrt(2.0 / 3.0 * (100.0 + 4.0 + 64.0) / 9.0))
+
+
 def test_images_of_their_own_for_each_estimate_give_the_norm_over_all_images() -> None:
     """E S = ‖E ∇V_image‖²; one small probe for all estimates has the noise of its choice on top."""
     model, population = linear(), _data(400)

@@ -28,6 +28,12 @@ def test_probabilities_of_the_levels_sum_to_one(
     assert (log_prob <= 1e-12).all()
 
 
+def test_the_image_shown_is_the_location() -> None:
+    decoded = torch.tensor([[[[0.0, 2.0]], [[-3.0, -4.0]]]])  # (rows, location and log scale, h, w)
+    expected = torch.sigmoid(torch.tensor([[[[0.0, 2.0]]]]))
+    assert torch.equal(DiscretizedLogistic().mean(decoded), expected)
+
+
 def test_gradients_stay_finite_for_a_pixel_that_is_far_off() -> None:
     decoded = torch.tensor([-20.0, -20.0]).reshape(1, 2, 1, 1).requires_grad_()
     value = DiscretizedLogistic().log_prob(decoded, torch.full((1, 1, 1, 1), 0.99))

@@ -28,6 +28,15 @@ def test_log_q_is_the_normal_density() -> None:
     assert torch.allclose(LatentModel.log_q(z, mean, log_scale), expected, atol=1e-5)
 
 
+def test_log_joint_is_the_normal_prior_times_the_likelihood() -> None:
+    """Constants included: without them every NLL would be off by the same number of nats."""
+    model = LatentModel(DIGITS, Bernoulli(), rng())
+    z, y = torch.randn(4, 16, generator=rng(1)), torch.rand(4, 1, 8, 8, generator=rng(2)).round()
+    pixels = torch.distributions.Bernoulli(logits=model.decoder(z)).log_prob(y)
+    expected = torch.distributions.Normal(0.0, 1.0).log_prob(z).sum(1) + pixels.flatten(1).sum(1)
+    assert torch.allclose(model.log_joint(z, y), expected, atol=1e-4)
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_upsampling_is_the_transposed_convolution(channels: int) -> None:
     """Values and gradients, in double precision."""

@@ -101,7 +101,10 @@ def test_iwae_is_the_gradient_of_the_bound(k: int) -> None:
     assert torch.allclose(phi, phi_gradient(model), atol=1e-10)
     assert step.bound == pytest.approx(bound.item())
     assert step.estimate.evaluations == (chains * k if k > 1 else chains)
-    assert 1.0 - 1e-12 <= step.effective <= k + 1e-12
+    share = log_w.detach().softmax(1).tolist()
+    effective = [1.0 / sum(w * w for w in row) for row in share]
+    assert step.effective == pytest.approx(sum(effective) / chains)
+    assert step.largest == pytest.approx(sum(max(row) for row in share) / chains)
 
 
 @pytest.mark.parametrize("method", ["br", "mlmc"])
@@ -223,6 +226,16 @@ def test_the_same_generator_gives_the_same_gradient() -> None:
         Objective(model, truncation=16).backward(y, n=9, generator=rng(3))
         found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_chains_are_as_long_as_the_options_say() -> None:
+    """base 3 and T = 13: chains of 3, 6 or 12 steps, one level for all of them if it is shared."""
+    model, y = linear(), Y.expand(40, -1)
+    options: Any = {"candidates": 2, "truncation": 13, "base": 3}
+    step = Objective(model, **options).backward(y, generator=rng(1))
+    assert set(step.estimate.lengths.tolist()) == {3, 6, 12}
+    shared = Objective(model, assignment="shared", **options).backward(y, generator=rng(1))
+    assert len(set(shared.estimate.levels.tolist())) == 1
 
 
 @pytest.mark.parametrize(

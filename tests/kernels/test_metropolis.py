@@ -86,6 +86,15 @@ def test_refuses_a_start_without_density(kernel: Any) -> None:
             run(kernel(_half_normal(outside), 0.5), x0, PLAN)
 
 
+def test_mala_refuses_a_start_without_a_gradient() -> None:
+    """−√x is finite at 0 and has no slope there."""
+    x0 = torch.ones(8, 1)
+    x0[5] = 0.0
+    with pytest.raises(FloatingPointError, match=r"finite gradient.* got -?0.0 for 1 of 8 chains"):
+        run(MALA(lambda x: -x.sqrt().sum(1), 0.5), x0, PLAN)
+    run(RWMH(lambda x: -x.abs().sqrt().sum(1), 0.5), x0, PLAN)  # needs none
+
+
 @BOTH
 def test_refuses_a_log_density_of_the_wrong_shape(kernel: Any) -> None:
     for density, got in (

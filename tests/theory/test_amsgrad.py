@@ -36,6 +36,13 @@ def test_second_set_of_hand_computed_values() -> None:
     assert b.b4 == 6.0
 
 
+def test_defaults_are_those_of_the_optimizer() -> None:
+    plain = amsgrad_coefficients(PROBLEM, gamma_1=1.0, truncation_1=2.0)
+    assert plain == amsgrad_coefficients(
+        PROBLEM, gamma_1=1.0, truncation_1=2.0, rho1=0.9, delta=1.0, as_printed=False
+    )
+
+
 def test_short_first_truncation_counts_as_two() -> None:
     one, two = (
         amsgrad_coefficients(PROBLEM, gamma_1=1.0, truncation_1=t, rho1=0.5) for t in (1.0, 2.0)

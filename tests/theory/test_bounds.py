@@ -23,29 +23,29 @@ def doubling(n: int) -> float:
 
 
 def test_general_by_hand() -> None:
-    """n = 1, 2, 3: ϖ = 11/12, Σ γλ̄/T = 4/3, Σ γ²λ̄² log T = (22/3) log 2."""
-    problem = Problem(Constants(d=1, c1=3.0, c2=5.0, c3=0.0), G=2.0, L=0.5, gap=1.0)
+    """n = 1, 2, 3: ϖ = 11/12, Σ γλ̄/T = 4/3, Σ γ²λ̄² log T = (22/3) log 2; G² = 9, not 2G."""
+    problem = Problem(Constants(d=1, c1=3.0, c2=5.0, c3=0.0), G=3.0, L=0.5, gap=1.0)
     b = bounds.general(2, problem, gamma=inverse, truncation=doubling, lower=0.5, upper=2.0)
     assert b.weight == pytest.approx(11 / 12)
     assert b.initial == pytest.approx(24 / 11)
-    assert b.bias == pytest.approx(384 / 11)
-    assert b.second_moment == pytest.approx(80 * LOG2)
-    assert b.total == pytest.approx(408 / 11 + 80 * LOG2)
+    assert b.bias == pytest.approx(864 / 11)
+    assert b.second_moment == pytest.approx(180 * LOG2)
+    assert b.total == pytest.approx(888 / 11 + 180 * LOG2)
     assert sum(b.terms.values()) == pytest.approx(b.total)
 
 
 def test_adagrad_by_hand() -> None:
     """n = 1, 2, ε_n = n, M_0 = 2: ε̲_0 = 1, ε̲_1 = (1/4 + 4)^{-1/2} = 2/√17."""
-    problem = Problem(Constants(d=1, c1=3.0, c2=5.0, c3=7.0), G=2.0, L=0.5, gap=1.0)
+    problem = Problem(Constants(d=1, c1=3.0, c2=5.0, c3=7.0), G=3.0, L=0.5, gap=1.0)
     b = bounds.adagrad(
         1, problem, gamma=inverse, truncation=doubling, epsilon=float, clip=lambda n: 2.0 * n
     )
     weight = 1 + 1 / math.sqrt(17)
     assert b.weight == pytest.approx(weight)
     assert b.initial == pytest.approx(2 / weight)
-    assert b.bias == pytest.approx(2 * 12 * 0.75 / weight)
-    assert b.third_moment == pytest.approx(2 * 7 * 16 * (4 + math.sqrt(2)) / weight)
-    assert b.second_moment == pytest.approx(2 * 5 * 4 * 0.25 * 3 * LOG2 / weight)
+    assert b.bias == pytest.approx(2 * 27 * 0.75 / weight)
+    assert b.third_moment == pytest.approx(2 * 7 * 81 * (4 + math.sqrt(2)) / weight)
+    assert b.second_moment == pytest.approx(2 * 5 * 9 * 0.25 * 3 * LOG2 / weight)
     assert sum(b.terms.values()) == pytest.approx(b.total)
 
 
@@ -95,6 +95,27 @@ def test_amsgrad_by_hand() -> None:
 
 PROBLEM = Problem(Constants(d=2, c1=4.0, c2=60.0, c3=900.0), G=1.5, L=0.7, gap=2.0)
 METHODS: list[Callable[..., Bound]] = [bounds.general, bounds.adagrad, bounds.amsgrad]
+
+
+@pytest.mark.parametrize(
+    ("method", "defaults"),
+    [
+        (bounds.general, {"lower": 1.0, "upper": 1.0}),
+        (bounds.adagrad, {"epsilon": 1.0, "clip": 1.0}),
+        (
+            bounds.amsgrad,
+            {"rho1": 0.9, "rho2": 0.999, "delta": 1.0, "clip": 1.0, "as_printed": False},
+        ),
+    ],
+)
+def test_defaults_are_those_of_the_optimizers(
+    method: Callable[..., Bound], defaults: dict[str, float]
+) -> None:
+    schedules = {"gamma": power(0.1, -0.5), "truncation": power(3.0, 0.5)}
+    plain, spelt = method(9, PROBLEM, **schedules), method(9, PROBLEM, **schedules, **defaults)
+    for name, term in spelt.terms.items():
+        np.testing.assert_array_equal(plain.terms[name], term, name)
+    np.testing.assert_array_equal(plain.weight, spelt.weight)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -163,6 +184,22 @@ def test_limits() -> None:
     assert floor.total == pytest.approx(2 * 4.0 * 1.5**2 / 8, rel=2e-3)
 
 
+def test_rounding_does_not_make_a_sequence_wrong() -> None:
+    """One unit in the last place up or down is neither a rise nor a fall."""
+
+    def wobble(value: float) -> Callable[[int], float]:
+        return lambda n: math.nextafter(value, math.inf * (-1) ** n)
+
+    for size in (1e-6, 1.0, 1e6):
+        rough = bounds.amsgrad(
+            4, PROBLEM, gamma=wobble(size), truncation=wobble(9e6), clip=wobble(size)
+        )
+        assert np.isfinite(rough.total).all()
+    above = math.nextafter(2.0, 3.0)
+    b = bounds.general(2, PROBLEM, gamma=1.0, truncation=1.0, lower=above, upper=2.0)
+    assert np.isfinite(b.total).all()
+
+
 def test_amsgrad_uses_the_coefficients_of_its_first_step() -> None:
     b = bounds.amsgrad(3, PROBLEM, gamma=power(0.3, -0.5), truncation=power(5.0, 0.5), rho1=0.8)
     coefficients = amsgrad_coefficients(PROBLEM, gamma_1=0.3, truncation_1=5.0, rho1=0.8)
@@ -182,6 +219,14 @@ def test_amsgrad_uses_the_coefficients_of_its_first_step() -> None:
         (
             lambda: bounds.general(3, PROBLEM, gamma=1.0, truncation=0.5),
             "truncation must be ≥ 1, got 0.5 at n = 1",
+        ),
+        (
+            lambda: bounds.general(3, PROBLEM, gamma=1.0, truncation=lambda n: 4.0 / n**2),
+            "truncation must be ≥ 1, got 0.444444 at n = 3",
+        ),
+        (
+            lambda: bounds.general(3, PROBLEM, gamma=1.0, truncation=2.0, lower=lambda n: n / 2),
+            "got lower=1.5 and upper=1 at n = 3",
         ),
         (
             lambda: bounds.general(3, PROBLEM, gamma=1.0, truncation=2.0, lower=2.0),
@@ -218,6 +263,20 @@ def test_amsgrad_uses_the_coefficients_of_its_first_step() -> None:
         (
             lambda: bounds.amsgrad(3, PROBLEM, gamma=1.0, truncation=2.0, clip=power(1.0, -0.5)),
             "clip must be non-decreasing",
+        ),
+        (
+            lambda: bounds.amsgrad(
+                3, PROBLEM, gamma=1.0, truncation=2.0, clip=lambda n: 2.0 + (-1.0) ** n
+            ),
+            "clip must be non-decreasing, got 3 at n = 2 and then 1",
+        ),
+        (
+            lambda: bounds.amsgrad(3, PROBLEM, gamma=lambda n: 2.0 - (-1.0) ** n, truncation=2.0),
+            "gamma must be non-increasing, got 1 at n = 2 and then 3",
+        ),
+        (
+            lambda: bounds.amsgrad(3, PROBLEM, gamma=1.0, truncation=lambda n: 3.0 + (-1.0) ** n),
+            "truncation must be non-decreasing, got 4 at n = 2 and then 2",
         ),
         (
             lambda: bounds.general(10**9, PROBLEM, gamma=inverse, truncation=2.0),

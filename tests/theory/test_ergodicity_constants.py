@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
 from mlmcgrad.theory import Ergodicity, ergodicity
+from mlmcgrad.theory import ergodicity_constants as certified
+from mlmcgrad.theory.transition import transition_matrix
 
 Matrix = NDArray[np.float64]
 
@@ -57,6 +59,14 @@ def test_bound_dominates_the_distance_at_every_time(P: Matrix) -> None:
     assert chain.alpha >= np.sort(np.abs(np.linalg.eigvals(P)))[-2] - 1e-6
     assert to_law[chain.mixing_time] <= 0.25 + 1e-12
     assert chain.mixing_time == 0 or to_law[chain.mixing_time - 1] > 0.25 - 1e-12
+    # of all α that the block allows, the one with the smallest ζ/(1−α)
+    m = next(2**k for k in range(30) if between[min(2**k, 500)] <= 1e-4)
+    if m <= 256:
+        low = between[m] ** (1 / m)
+        alpha = 1 - np.exp(np.linspace(np.log1p(-low), -np.log(m + 1), 400))
+        alpha = np.clip(alpha, max(low, 1e-9), None)
+        zeta = np.max(to_law[:m] / alpha[:, None] ** np.arange(m), axis=1)
+        assert chain.zeta / (1 - chain.alpha) <= np.min(zeta / (1 - alpha)) * (1 + 1e-6) + 1e-9
     # Paulin's constant: min over t of t ((2−ε)/(1−ε))² at ε = d̄(t)
     t, apart = np.arange(1, 501)[between[1:] < 1], between[1:][between[1:] < 1]
     tau_min = np.min(t * ((2 - apart) / (1 - apart)) ** 2)
@@ -116,6 +126,50 @@ def test_slow_chain_is_certified_quickly() -> None:
     assert chain.mixing_time == math.ceil(math.log(0.25 / 0.7) / math.log1p(-1e-5))
 
 
+@pytest.mark.parametrize(("states", "leave"), [(3, 0.004), (300, 0.2), (300, 0.5)])
+def test_many_steps_and_many_states(states: int, leave: float) -> None:
+    """P = (1−ε) I + ε 1πᵀ with uniform π: d(i) = (1−ε)^i (1 − 1/n) and d̄(i) = (1−ε)^i.
+
+    ε = 0.004 takes 4096 steps, of which every eighth is looked at; above 256 states d̄ ≤ 2d.
+    """
+    P = (1 - leave) * np.eye(states) + leave / states
+    chain, stay = ergodicity(P), 1 - leave
+    i = np.arange(5000)
+    exact = (1 - 1 / states) * stay**i
+    bound = chain.zeta * chain.alpha**i
+    assert (exact <= bound + 1e-10).all()
+    assert chain.zeta / (1 - chain.alpha) <= 1.25 * exact.sum()
+    assert chain.mixing_time == math.ceil(math.log(0.25 / exact[0]) / math.log(stay))
+    m = np.arange(1, 2000)
+    exact_beta = np.max(2 / (m * (1 + stay / (1 - stay**m)) ** 2))
+    assert 0.9 * exact_beta <= chain.beta <= exact_beta * (1 + 1e-9)
+
+
+def test_what_is_too_slow_to_certify() -> None:
+    """d̄(m) = (1−ε)^m is below 1e-4 for m ≥ 9.2/ε: within 2^24 steps for ε = 1e-6, not for 4e-7."""
+    assert ergodicity([[1 - 3e-7, 3e-7], [7e-7, 1 - 7e-7]]).alpha < 1.0
+    with pytest.raises(ValueError, match=r"after 16777216 steps .* still 0\.00122 apart"):
+        ergodicity([[1 - 2e-7, 2e-7], [2e-7, 1 - 2e-7]])
+
+
+def test_distances_are_raised_by_their_rounding_error() -> None:
+    """After 3 products of matrices of 5 states: 4 · 5 · eps · (3 + 1); never above 1."""
+    eps = np.finfo(float).eps
+    assert certified._raised(0.25, 5, 3) == 0.25 + 80 * eps
+    assert certified._raised(1.0, 5, 3) == 1.0
+    law, power = np.array([0.5, 0.25, 0.25]), np.eye(3)
+    assert certified._to_law(power, law, 0) == 0.75 + 12 * eps
+    assert certified._between(np.array([[0.5, 0.5], [0.25, 0.75]]), 1.0, 1) == 0.25 + 16 * eps
+    many = np.full((300, 300), 1 / 300)
+    assert certified._between(many, 0.125, 1) == 0.25  # without looking at the pairs
+    assert certified._between(many, 0.75, 1) < 1e-9
+
+
+def test_products_are_row_stochastic() -> None:
+    P, Q = np.array([[0.5, 0.5], [0.25, 0.75]]), np.array([[0.0, 1.0], [0.5, 0.5]])
+    np.testing.assert_allclose(certified._product(np.diag([2.0, 4.0]) @ P, Q), P @ Q)
+
+
 def test_independent_draws_give_mcdiarmids_constant() -> None:
     chain = ergodicity([[0.25, 0.75], [0.25, 0.75]])
     assert chain.beta == pytest.approx(2.0, rel=1e-12)
@@ -163,6 +217,22 @@ def test_tensors_are_read() -> None:
     assert ergodicity(P).zeta == pytest.approx(0.6, abs=1e-5)
 
 
+def test_rows_are_divided_by_their_sums() -> None:
+    """Thirds in float32 sum to 1 + 3e-8; what is used sums to 1."""
+    thirds = np.full((3, 3), 1 / 3, dtype=np.float32)
+    assert abs(thirds.astype(float).sum(axis=1) - 1.0).max() > 1e-8
+    np.testing.assert_allclose(transition_matrix(thirds).sum(axis=1), 1.0, atol=1e-15)
+
+
+@pytest.mark.parametrize("states", [2, 3, 6, 7, 9])
+def test_a_long_way_round_is_one_class(states: int) -> None:
+    """A cycle with one loop: the last state is reached after as many steps as there are states."""
+    P = np.roll(np.eye(states), 1, axis=1)
+    P[0] = 0.5 * P[0]
+    P[0, 0] = 0.5
+    assert len(ergodicity(P).stationary or ()) == states
+
+
 @pytest.mark.parametrize(
     ("P", "message"),
     [
@@ -171,7 +241,10 @@ def test_tensors_are_read() -> None:
         (np.zeros((0, 0)), r"square matrix, got shape \(0, 0\)"),
         ([[float("nan"), 1.0], [0.5, 0.5]], r"finite, got P\[0, 0\] = nan"),
         ([[1.5, -0.5], [0.5, 0.5]], r"non-negative, got P\[0, 1\] = -0.5"),
+        ([[0.5, 0.5], [-0.25, 1.25]], r"non-negative, got P\[1, 0\] = -0.25"),
+        ([[0.0, 1.0], [math.inf, 0.5]], r"finite, got P\[1, 0\] = inf"),
         ([[0.5, 0.5], [0.5, 0.4]], r"row-stochastic: row 1 sums to 0.9 "),
+        ([[0.5, 0.4], [0.5, 0.7]], r"row-stochastic: row 1 sums to 1.2 "),  # the one farther off
         ([[0.7, 0.2], [0.3, 0.8]], r"row-stochastic: row 0 sums to 0.9 "),  # its transpose is fine
         (np.eye(3), r"irreducible: its communicating classes are \[\[0\], \[1\], \[2\]\]"),
         (

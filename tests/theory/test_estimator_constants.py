@@ -79,6 +79,25 @@ def test_general_bound_by_hand() -> None:
     assert bias_bound(1, CHAIN, truncation=49.0, pmf=[1 / 49] * 49) == 4 / 49
 
 
+def test_general_bound_by_hand_in_four_dimensions() -> None:
+    """p = 4, ζ/(1−α) = 3, β = ½, τ = (1, 2): Δ(1, 2) = 5 and Δ(1, 4) = 17."""
+    chain = Ergodicity(zeta=1.5, alpha=0.5, beta=0.5)
+    noise = 8192 * 4 * 1 * (4 / 0.5) ** 2 * (2 * 5)  # 16⁴/8 · p Γ(2) (d/β)² τ(1) Δ(1, 2)
+    drift = 8192 * (3 * 2) ** 4 * 17 / 2
+    expected = 8 * 3**4 * (257 + noise + drift)
+    assert moment_bound(4, 4, chain, truncation=2.0, G=3.0) == pytest.approx(expected)
+    assert bias_bound(4, chain, truncation=2.0, G=3.0) == 18.0  # 2 · 3 · 3 · √4 / 2
+
+
+def test_laws_at_the_edge() -> None:
+    """One level for sure; levels of probability 0 at the end; a sum that rounding left below 1."""
+    assert _bias([1.0]) == 4.0  # τ(0) = τ(1) = 1
+    assert _bias([1.0, 0.0]) == 4.0
+    assert _bias([0.5, 0.5, 0.0, 0.0]) == 2.0
+    assert sum([0.1] * 10) < 1.0
+    assert bias_bound(1, CHAIN, truncation=20.0, pmf=[0.1] * 10) == 0.4
+
+
 def geometric_60(k: int) -> float:
     return 0.6 * 0.4 ** (k - 1)
 
@@ -154,6 +173,12 @@ def _bias(pmf: LevelLaw) -> float:
     ("call", "message"),
     [
         (lambda: constants(0, CHAIN), "d must be an integer ≥ 1, got 0"),
+        (lambda: constants("4", CHAIN), "d must be an integer ≥ 1, got '4'"),  # type: ignore[arg-type]
+        (lambda: Constants(0, c1=1.0, c2=1.0, c3=1.0), "d must be an integer ≥ 1, got 0"),
+        (lambda: bias_bound(0, CHAIN, truncation=4.0), "d must be an integer ≥ 1, got 0"),
+        (lambda: moment_bound(2, 0, CHAIN, truncation=4.0), "d must be an integer ≥ 1, got 0"),
+        (lambda: _bias([0.0, 1.0]), "non-increasing .* got 0.0 at level 1"),
+        (lambda: _bias([1.5]), "got 1.5 at level 1 after the mass 0"),
         (lambda: moment_bound(1.5, 1, CHAIN, truncation=4.0), "p must be ≥ 2, got 1.5"),
         (lambda: moment_bound(2, 1, CHAIN, truncation=math.nan), "truncation must be a finite"),
         (lambda: moment_bound(2, 1, CHAIN, truncation=4.0, G=-1.0), "G must be positive, got -1.0"),

@@ -163,6 +163,16 @@ CASES += [
         rates.adagrad(0.6, 0.7, clip=0.15, epsilon=0.1),
     ),
     (
+        bounds.adagrad,
+        {
+            "gamma": power(1.0, -0.3),
+            "truncation": power(1.0, 0.2),
+            "clip": power(2.0, 0.15),
+            "epsilon": power(1.0, 0.1),
+        },
+        rates.adagrad(0.3, 0.2, clip=0.15, epsilon=0.1),  # a bias that grows, N^{1 − 0.4}
+    ),
+    (
         bounds.amsgrad,
         {"gamma": power(1.0, -0.5), "truncation": power(1.0, 0.5), "clip": power(1.0, 0.3)},
         rates.amsgrad(0.5, 0.5, clip=0.3),
@@ -198,6 +208,13 @@ def test_rate_is_the_slope_of_the_whole_bound(alpha: float) -> None:
         (lambda: rates.general(-0.1, 0.5), "gamma must be ≥ 0, got -0.1"),
         (lambda: rates.general(0.5, -0.5), "alpha must be ≥ 0, got -0.5"),
         (lambda: rates.general(0.5, 0.5, lower=-0.1), "lower must be ≥ 0"),
+        (lambda: rates.general(0.5, 0.5, upper=-0.1), "upper must be ≥ 0"),
+        (lambda: rates.adagrad(-0.1, 0.5), "gamma must be ≥ 0"),
+        (lambda: rates.adagrad(0.5, -0.5), "alpha must be ≥ 0"),
+        (lambda: rates.adagrad(0.5, 0.5, clip=-0.1), "clip must be ≥ 0"),
+        (lambda: rates.adagrad(0.5, 0.5, epsilon=-0.1), "epsilon must be ≥ 0"),
+        (lambda: rates.amsgrad(0.5, 0.5, clip=-0.1), "clip must be ≥ 0"),
+        (lambda: rates.general(0.6, 0.5, lower=0.5), r"gamma \+ lower must .* 1, got 1.1"),
         (lambda: rates.general(1.0, 0.5), r"gamma \+ lower must be less than 1, got 1"),
         (lambda: rates.adagrad(0.5, 0.5, clip=0.5), r"gamma \+ clip must be less than 1"),
         (lambda: rates.amsgrad(0.5, 0.5, clip=0.5), r"gamma \+ clip must be less than 1"),
@@ -213,7 +230,8 @@ def test_constants_outside_their_range_are_refused(
 
 
 def test_theory_imports_no_sampling_code() -> None:
-    allowed = ("mlmcgrad.theory", "mlmcgrad.schedules", "mlmcgrad.ranges", "numpy", "__future__")
+    core = ("mlmcgrad.schedules", "mlmcgrad.ranges", "mlmcgrad.rounding")
+    allowed = ("mlmcgrad.theory", *core, "numpy", "__future__")
     standard = {"math", "dataclasses", "collections.abc", "typing"}
     for path in Path(theory.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

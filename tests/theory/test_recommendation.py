@@ -55,7 +55,7 @@ def test_plan_is_met_and_minimal(
     assert plan.expected_cost == expected_cost(plan.iterations, plan.truncation)
     assert plan.average_cost == average_cost(plan.iterations, plan.truncation)
     assert plan.longest_chain <= plan.truncation(plan.iterations) < 2 * plan.longest_chain
-    assert plan.saving > 1
+    assert plan.saving == plan.average_cost / plan.expected_cost > 1
 
 
 def test_plan_is_the_cheapest_candidate() -> None:
@@ -64,6 +64,29 @@ def test_plan_is_the_cheapest_candidate() -> None:
         for scale in (1.0, 4.0, 16.0, 64.0):
             candidate = recommend(0.3, EASY, alphas=(alpha,), scales=(scale,))
             assert plan.expected_cost <= candidate.expected_cost
+
+
+def test_an_accuracy_that_few_iterations_have() -> None:
+    """The best bound after one iteration is 3.447, after two less: 3.5 takes one, 3.44 two."""
+    one, two = (recommend(a, EASY, alphas=(0.5,), scales=(1.0,)) for a in (3.5, 3.44))
+    assert (one.iterations, two.iterations) == (1, 2)
+    assert one.bound == pytest.approx(3.4468, abs=1e-4)
+    assert two.bound < 3.44
+    assert (one.longest_chain, two.longest_chain) == (1, 1)  # T_n = √n
+
+
+def test_a_candidate_that_fails_does_not_end_the_search() -> None:
+    """T_n = √n needs 2208 iterations for 0.3, T_n = 4√n 814."""
+    plan = recommend(0.3, EASY, alphas=(0.5,), scales=(1.0, 4.0), max_iterations=1000)
+    assert plan.truncation == power(4.0, 0.5)
+    assert plan.iterations == 814
+    with pytest.raises(UnreachableError, match=r"smallest bound is 0\.303859"):  # 0.405888 for √n
+        recommend(1e-6, EASY, alphas=(0.5,), scales=(64.0, 1.0), max_iterations=1000)
+
+
+def test_the_search_ends_by_itself() -> None:
+    with pytest.raises(UnreachableError, match="max_iterations=1000000000000000: the smallest"):
+        recommend(1e-9, EASY, alphas=(0.5,), scales=(1.0,))
 
 
 def test_finer_accuracy_and_slower_chains_cost_more() -> None:

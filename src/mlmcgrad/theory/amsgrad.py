@@ -129,7 +129,6 @@ def amsgrad(
     """
     g, t = as_schedule(gamma, "gamma"), as_schedule(truncation, "truncation")
     threshold = as_schedule(clip, "clip")
-    positive(delta, "delta")
     fraction(rho2, "rho2")
     sums = grid(N, [g, t, threshold], exact)
     n, one = sums.nodes, np.ones(1)

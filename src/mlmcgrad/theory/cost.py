@@ -1,18 +1,21 @@
 """Chain steps that N iterations take.
 
 The multilevel estimator with truncation T_n runs, on average, κ_n + 2^{-κ_n} steps,
-κ_n = ⌊log2 T_n⌋ (0 for T_n < 2), and at most 2^{κ_n}; the plain average H^{(T_n)} runs T_n.
+κ_n = ⌊log2 T_n⌋ (0 for T_n < 2), and at most 2^{κ_n}. Its mean is that of the plain average
+H^{(2^{κ_n})}, which always runs 2^{κ_n}, more than T_n/2 and at most T_n.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from mlmcgrad.ranges import whole
 from mlmcgrad.schedules import Power, Schedule, as_schedule
-from mlmcgrad.theory.sums import EXACT, grid, values
+from mlmcgrad.theory.sums import grid, values
 
 
 def level(truncation: float) -> int:
@@ -36,6 +39,25 @@ def expected_cost(N: int, truncation: float | Schedule) -> float:
         >>> expected_cost(4, 2.0), expected_cost(4, lambda n: float(2 * n))
         (6.0, 9.125)
     """
+    return _by_level(N, truncation, lambda kappa: kappa + 2.0**-kappa)
+
+
+def average_cost(N: int, truncation: float | Schedule) -> float:
+    """Chain steps Σ_{n=1}^{N} 2^{κ_n} of the plain averages with the bias of the multilevel ones.
+
+    Args:
+        N: number of iterations.
+        truncation: T_n, as for `expected_cost`.
+
+    Example:
+        >>> average_cost(4, lambda n: float(2 * n))  # 2 + 4 + 4 + 8
+        18.0
+    """
+    return _by_level(N, truncation, lambda kappa: 2.0**kappa)
+
+
+def _by_level(N: int, truncation: float | Schedule, cost: Callable[[Any], Any]) -> float:
+    """Σ_{n=1}^{N} cost(κ_n) for a cost of one level, or of an array of them."""
     whole(N, "N")
     schedule = as_schedule(truncation, "truncation")
     if isinstance(schedule, Power) and schedule.exponent >= 0:
@@ -43,29 +65,12 @@ def expected_cost(N: int, truncation: float | Schedule) -> float:
         while start <= N:
             kappa = level(schedule(start))
             end = _first(schedule, 2.0 ** (kappa + 1), N)
-            total += (end - start) * (kappa + 2.0**-kappa)
+            total += (end - start) * cost(kappa)
             start = end
         return total
     nodes = grid(N, [schedule], exact=N).nodes
     kappas = np.maximum(np.frexp(values(schedule, nodes, "truncation"))[1] - 1, 0)
-    return float(np.sum(kappas + 2.0**-kappas))
-
-
-def average_cost(N: int, truncation: float | Schedule, *, exact: int = EXACT) -> float:
-    """Chain steps Σ_{n=1}^{N} T_n of the plain average with the same truncations.
-
-    Args:
-        N: number of iterations.
-        truncation: T_n.
-        exact: beyond this n, the sum of a power schedule is integrated.
-
-    Example:
-        >>> average_cost(4, lambda n: float(2 * n))
-        20.0
-    """
-    schedule = as_schedule(truncation, "truncation")
-    sums = grid(whole(N, "N"), [schedule], exact)
-    return float(sums.sums(values(schedule, sums.nodes, "truncation"))[0])
+    return float(np.sum(cost(kappas)))
 
 
 def _first(schedule: Power, threshold: float, N: int) -> int:

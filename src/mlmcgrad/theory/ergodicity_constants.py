@@ -101,7 +101,7 @@ def ergodicity(P: ArrayLike) -> Ergodicity:
         to_law[k] = _to_law(power, law, int(time))
         between[k] = _between(power, to_law[k], int(time))
         power = _product(power, step)
-    first = _between(matrix, _to_law(matrix, law, 1), 1)
+    first = _between(matrix, 1.0, 1)
     zeta, alpha = _geometric(to_law[:-1], times[1:] - 1, float(between[-1]), block)
     return Ergodicity(
         zeta,
@@ -176,11 +176,9 @@ def _beta(between: Matrix, lengths: Matrix, first: float) -> float:
 
 def _mixing_time(squares: list[Matrix], law: Matrix) -> int:
     """Smallest t with d(t) ≤ 1/4, by bisection over the bits of t (d does not increase)."""
-    power, time = np.eye(len(law)), 0
-    if _to_law(power, law, 0) <= 0.25:
-        return 0
-    for bit in range(len(squares) - 1, -1, -1):
-        candidate = _product(power, squares[bit])
+    power, time = np.eye(len(law)), 0  # d(0) = 1 − min π ≥ 1/2
+    for bit, square in reversed(list(enumerate(squares))):
+        candidate = _product(power, square)
         if _to_law(candidate, law, time + 2**bit) > 0.25:
             power, time = candidate, time + 2**bit
     return time + 1

@@ -29,6 +29,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 
 from mlmcgrad.ranges import non_negative, number, positive, whole
+from mlmcgrad.rounding import floor
 from mlmcgrad.theory.ergodicity_constants import Ergodicity
 
 LevelLaw = Callable[[int], float] | Sequence[float]
@@ -102,7 +103,7 @@ def bias_bound(
     whole(d, "d")
     lengths = _lengths(pmf, number(truncation, "truncation"))
     ratio = ergodicity.zeta / (1 - ergodicity.alpha)
-    return 2 * ratio * positive(G, "G") * math.sqrt(d) / _floor(lengths[-1])
+    return 2 * ratio * positive(G, "G") * math.sqrt(d) / floor(lengths[-1])
 
 
 def moment_bound(
@@ -149,7 +150,7 @@ def delta(k: int, p: float, tau: Sequence[float]) -> float:
         >>> delta(3, 2, [1.0, 2.0, 4.0, 8.0])  # 1 + 2^p
         5.0
     """
-    return float((tau[k] / _floor(tau[k])) ** p + (tau[k] / _floor(tau[k - 1])) ** p)
+    return float((tau[k] / floor(tau[k])) ** p + (tau[k] / floor(tau[k - 1])) ** p)
 
 
 def _lengths(pmf: LevelLaw, truncation: float) -> list[float]:
@@ -162,14 +163,14 @@ def _lengths(pmf: LevelLaw, truncation: float) -> list[float]:
         probability = number(law(k) if law is not None else values[k - 1], f"pmf at level {k}")
         if k > 1 and probability == 0:
             break
-        if not 0 < probability <= 1 or probability > previous or mass + probability > 1 + 1e-9:
+        if probability <= 0 or probability > previous or mass + probability > 1 + 1e-9:
             raise ValueError(
                 f"pmf must be a non-increasing probability law on the levels 1, 2, …, "
                 f"got {probability!r} at level {k} after the mass {mass:.9g}"
             )
         if k == 1:
             tau.append(max(1.0, 1 / (2 * probability)))
-        if _floor(1 / probability) > truncation:
+        if floor(1 / probability) > truncation:
             return tau
         tau.append(1 / probability)
         mass, previous, k = mass + probability, probability, k + 1
@@ -179,8 +180,3 @@ def _lengths(pmf: LevelLaw, truncation: float) -> list[float]:
             f"truncation={truncation:g}; pass the levels up to the first one longer than that"
         )
     return tau
-
-
-def _floor(length: float) -> int:
-    """⌊τ⌋, where a 1/μ that rounding left just below an integer counts as that integer."""
-    return math.floor(length * (1 + 1e-12))

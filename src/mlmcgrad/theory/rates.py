@@ -48,7 +48,7 @@ def psi(eta: float) -> Order:
         >>> psi(0.5), psi(1.0), psi(2.0)
         ((0.5, 0.0), (0.0, 1.0), (0.0, 0.0))
     """
-    if math.isclose(eta, 1.0, abs_tol=1e-12):
+    if math.isclose(eta, 1.0):
         return 0.0, 1.0
     return (1 - eta, 0.0) if eta < 1 else (0.0, 0.0)
 

@@ -58,11 +58,11 @@ class Plan:
     longest_chain: int
     """2^{κ_N}: the longest chain that can occur."""
     average_cost: float
-    """Σ T_n: chain steps of plain averages with the same bias."""
+    """Σ 2^{κ_n}: chain steps of the plain averages with the same bias."""
 
     @property
     def saving(self) -> float:
-        """Chain steps of the plain average for each one of the multilevel estimator."""
+        """Chain steps of the plain averages with the same bias, for one of the multilevel ones."""
         return self.average_cost / self.expected_cost
 
 

@@ -72,7 +72,7 @@ def classes(matrix: Matrix) -> list[list[int]]:
     """
     n = len(matrix)
     reach = (matrix > 0) | np.eye(n, dtype=bool)
-    for _ in range(max(1, math.ceil(math.log2(n)) if n > 1 else 1)):
+    for _ in range(math.ceil(math.log2(n))):
         reach = (reach.astype(np.float64) @ reach.astype(np.float64)) > 0
     mutual = reach & reach.T
     members: dict[int, list[int]] = {}

@@ -67,6 +67,6 @@ def _print_plan(summary: dict[str, Any], console: Console) -> None:
     console.print(
         f"For a bound of {plan['accuracy']:g}: γ_n = {c:.3g} n^-0.5, T_n = {C:g} n^{alpha:g}, "
         f"N = {plan['iterations']:.3g} iterations, {plan['cost']:.3g} chain steps on average "
-        f"(the longest chain {plan['longest_chain']:.3g}); plain averages of the same length "
+        f"(the longest chain {plan['longest_chain']:.3g}); plain averages with the same bias "
         f"would take {plan['average_cost']:.3g}, {plan['saving']:.3g} times as many."
     )

@@ -22,6 +22,7 @@ from mlmcgrad.experiments.reproduce.gather import (
     Reproduction,
     TrainingRun,
 )
+from mlmcgrad.levels import Geometric
 
 QUANTITIES = {"gradient": "‖∇V(θ)‖²", "nll": "test NLL (nats per image)"}
 AXES = {
@@ -166,9 +167,9 @@ def levels(reproduction: Reproduction) -> Levels | None:
         if run.method not in ("mlmc", "mlmc-rb"):
             continue
         for row in run.lines:
-            # κ_n = ⌊log2(T_n / base)⌋; a line's levels are judged by the T_n of its last iteration.
-            ratio = run.truncation(row["iteration"]) / run.settings["base"]
-            highest = max(0, math.floor(math.log2(ratio) + 1e-12))
+            # A line's levels are judged by the κ_n of its last iteration.
+            truncation = run.truncation(row["iteration"])
+            highest = Geometric().truncation_level(truncation, run.settings["base"])
             for level, count in row["levels"].items():
                 (used if int(level) <= highest else beyond)[int(level)] += count
     draws = used.total() + beyond.total()

@@ -1,0 +1,54 @@
+"""Which modules are changed, and which tests judge them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+_CORE = ("tests/estimators", "tests/test_enumeration.py", "tests/test_gradient*.py")
+_SMALL = ("levels", "measure", "ranges", "rounding", "schedules")
+# For the modules of a folder ("" is the core), beside their doctests.
+TESTS = {
+    "": (*(f"tests/test_{name}.py" for name in _SMALL), *_CORE),
+    "estimators": _CORE,
+    "kernels": ("tests/kernels", *_CORE[1:]),
+    "optim": ("tests/optim",),
+    "theory": ("tests/theory",),
+    "iwae": ("tests/iwae",),
+    "diagnostics": ("tests/diagnostics",),
+    "training": ("tests/training/test_trainer.py",),
+    "experiments/reproduce": ("tests/experiments/reproduce/test_c*.py",),
+}
+# Of these folders only the mathematics.
+_SOME = {
+    "": ("backward", "gradient", "plan", *_SMALL),
+    "training": ("trainer",),
+    "experiments/reproduce": ("claims", "compare", "curves"),
+}
+
+
+class Module:
+    """A module that is to be changed: where it is, and what became of its changes."""
+
+    def __init__(self, path: Path, sources: Path) -> None:
+        inside = path.relative_to(sources)
+        self.path, self.folder = path, inside.parent.as_posix().removeprefix(".")
+        self.name = inside.with_suffix("").as_posix()
+        self.imported = ".".join(path.relative_to(sources.parent).with_suffix("").parts)
+        # Its own doctests, and for example tests/kernels/test_isir.py.
+        test = Path("tests", inside.parent, f"test_{inside.stem.lstrip('_')}").as_posix()
+        self.mirrored = [path.relative_to(sources.parent.parent).as_posix(), test]
+        self.count: Counter[str] = Counter()
+        self.survivors: dict[int, str] = {}
+
+
+def modules(sources: Path, patterns: list[str]) -> Iterator[Module]:
+    """The modules of a package whose names fit one of the patterns, folder by folder."""
+    for folder in TESTS:
+        for path in sorted((sources / folder).glob("*.py")):
+            module = Module(path, sources)
+            chosen = not patterns or any(fnmatch(module.name, pattern) for pattern in patterns)
+            if chosen and path.stem != "__init__" and path.stem in _SOME.get(folder, (path.stem,)):
+                yield module

@@ -1,0 +1,70 @@
+"""The range checks: what is returned, the last value inside, the first outside, and the words."""
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mlmcgrad import ranges
+
+SMALLEST = math.ulp(0.0)
+BELOW_1 = math.nextafter(1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("check", "value"),
+    [
+        (ranges.number, -3.5),
+        (ranges.number, 0),
+        (ranges.positive, SMALLEST),
+        (ranges.positive, 1e300),
+        (ranges.non_negative, 0.0),
+        (ranges.fraction, 0.0),
+        (ranges.fraction, BELOW_1),
+        (ranges.number, np.float32(0.5)),
+        (ranges.number, torch.tensor(0.25)),
+        (ranges.number, Fraction(1, 2)),
+    ],
+)
+def test_numbers_inside_come_back_as_floats(check: Callable[..., float], value: Any) -> None:
+    found = check(value, "x")
+    assert type(found) is float
+    assert found == float(value)
+
+
+@pytest.mark.parametrize("value", [1, 7, np.int64(7)])
+def test_integers_come_back_as_int(value: Any) -> None:
+    found = ranges.whole(value, "x")
+    assert type(found) is int
+    assert found == int(value)
+    assert ranges.whole(0, "x", 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("check", "value", "error", "message"),
+    [
+        (ranges.number, math.nan, ValueError, "x must be a finite number, got nan"),
+        (ranges.number, -math.inf, ValueError, "x must be a finite number, got -inf"),
+        (ranges.number, "1", TypeError, "x must be a number, got '1'"),
+        (ranges.number, True, TypeError, "x must be a number, got True"),
+        (ranges.number, None, TypeError, "x must be a number, got None"),
+        (ranges.positive, 0.0, ValueError, "x must be positive, got 0.0"),
+        (ranges.positive, -1, ValueError, "x must be positive, got -1"),
+        (ranges.non_negative, -SMALLEST, ValueError, "x must be ≥ 0, got -5e-324"),
+        (ranges.fraction, 1.0, ValueError, r"x must be in \[0, 1\), got 1.0"),
+        (ranges.fraction, -SMALLEST, ValueError, r"x must be in \[0, 1\), got -5e-324"),
+        (ranges.whole, 0, ValueError, "x must be an integer ≥ 1, got 0"),
+        (ranges.whole, 1.0, ValueError, "x must be an integer ≥ 1, got 1.0"),
+        (ranges.whole, True, ValueError, "x must be an integer ≥ 1, got True"),
+        (lambda v, name: ranges.whole(v, name, 3), 2, ValueError, "x must be an integer ≥ 3"),
+    ],
+)
+def test_the_first_value_outside_is_refused(
+    check: Callable[..., Any], value: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=f"^{message}"):
+        check(value, "x")
