@@ -39,9 +39,10 @@ def fraction(value: float, name: str) -> float:
     return result
 
 
-def whole(value: int, name: str, least: int = 1) -> int:
-    """Return value if it is an integer ≥ least."""
+def whole(value: int, name: str, least: int = 1, most: int | None = None) -> int:
+    """Return value if it is an integer ≥ least, and ≤ most if there is such a limit."""
     integer = hasattr(value, "__index__") and not isinstance(value, bool)
-    if not integer or value.__index__() < least:
-        raise ValueError(f"{name} must be an integer ≥ {least}, got {value!r}")
+    if not integer or value.__index__() < least or (most is not None and value.__index__() > most):
+        which = f"≥ {least}" if most is None else f"from {least} to {most}"
+        raise ValueError(f"{name} must be an integer {which}, got {value!r}")
     return value.__index__()

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 import mlmcgrad
 from mlmcgrad.cli.commands import COMMANDS, main
@@ -61,12 +62,24 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 
 
 def test_bad_settings_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["demo", "--truncation", "48"])
-    assert stopped.value.code == 2
-    assert "truncation must be a power of two ≥ 4, got 48" in capsys.readouterr().err
+    assert main(["demo", "--truncation", "48"]) == 2
+    said = capsys.readouterr().err
+    assert said == "mlmcgrad: truncation must be a power of two ≥ 4, got 48\n"
     with pytest.raises(SystemExit):
         main(["nonsense"])
+
+
+def test_memory_that_ran_out_is_said_and_no_other_error_is_hidden(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("mlmcgrad.cli.data.digits", lambda: torch.empty(2**58))
+    assert main(["data", "digits"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("mlmcgrad: memory ran out (")
+    assert said.endswith("); ask for less at a time\n")
+    monkeypatch.setattr("mlmcgrad.cli.data.digits", lambda: torch.ones(2) @ torch.ones(3))
+    with pytest.raises(RuntimeError, match="inconsistent tensor size"):
+        main(["data", "digits"])
 
 
 def test_a_folder_that_cannot_be_written_is_named(

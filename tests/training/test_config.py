@@ -1,6 +1,7 @@
 """Settings: errors name the field, choices are those of the objective."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -42,10 +43,21 @@ from mlmcgrad.training.config import Config, Settings
         ("probe_length", 0),
         ("probe_repeats", 2),
         ("probe_images", 3),
+        ("iterations", 10**23),
+        ("seed", 2**63),
+        ("threads", 2**64),
+        ("threads", 257),
+        ("lr", 1e300),
+        ("lr", 1e-320),
+        ("lr", float("nan")),
+        ("step_size", float("inf")),
+        ("thinning", float("nan")),
+        ("rho2", float("nan")),
+        ("truncation_scale", float("inf")),
     ],
 )
 def test_errors_name_the_field(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"^{name} must be .*{value}"):
+    with pytest.raises(ValueError, match=f"^{name} must be .*{re.escape(str(value))}"):
         Config(**{name: value})
 
 
@@ -95,3 +107,16 @@ def test_tests_are_evenly_or_geometrically_spaced() -> None:
     assert geometric == [3, 4, 6, 8, 12, 17, 24, 34, 48]
     dense = tests(17, evaluate_every=1, evaluate_grid="geometric")
     assert dense == [1, 2, 3, 4, 6, 8, 11, 16]
+
+
+@pytest.mark.parametrize("grid", ["even", "geometric"])
+def test_tests_are_counted_without_going_through_the_iterations(grid: Any) -> None:
+    for every in (1, 2, 3, 7, 80, 400):
+        for iterations in (1, 2, 6, 7, 79, 80, 113, 114, 300, 1000):
+            settings = Config(
+                iterations=iterations, evaluate_every=every, evaluate_grid=grid
+            ).settings()
+            expected = sum(settings.tests_at(n) for n in range(1, iterations + 1))
+            assert settings.tests() == expected
+    long = Config(iterations=2**53, evaluate_every=1, evaluate_grid=grid).settings()
+    assert long.tests() == (2**53 if grid == "even" else 106)

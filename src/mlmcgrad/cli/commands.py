@@ -42,15 +42,40 @@ def main(arguments: list[str]) -> int:
         sys.stdout.write(f"mlmcgrad {mlmcgrad.__version__}\n")
         return 0
     try:
-        settings: Any = tyro.extras.subcommand_cli_from_dict(
-            {name: kind for name, (kind, _) in COMMANDS.items()},
-            prog="mlmcgrad",
-            description=DESCRIPTION,
-            args=arguments,
-        )
-        (module,) = (module for kind, module in COMMANDS.values() if kind is type(settings))
+        settings, module = _parse(arguments)
         import_module(f"mlmcgrad.{module}").run(settings, Console())
     except (ValueError, OSError, FloatingPointError) as error:
         sys.stderr.write(f"mlmcgrad: {error}\n")
         return 2
+    except (MemoryError, RuntimeError) as error:
+        if not _no_memory(error):
+            raise
+        wanted = str(error).splitlines()[0] if str(error) else "no more can be had"
+        sys.stderr.write(f"mlmcgrad: memory ran out ({wanted}); ask for less at a time\n")
+        return 2
     return 0
+
+
+def _parse(arguments: list[str]) -> tuple[Any, str]:
+    """The settings that the options make, and the module that runs them."""
+    # tyro makes twins that check nothing, so that what settings refuse is said by `main`, in one
+    # line: tyro would put it into a box, after the name of a class that no user knows.
+    twins: dict[str, Any] = {
+        name: type(kind.__name__, (kind,), {"__post_init__": _accept, "__doc__": kind.__doc__})
+        for name, (kind, _) in COMMANDS.items()
+    }
+    options: Any = tyro.extras.subcommand_cli_from_dict(
+        twins, prog="mlmcgrad", description=DESCRIPTION, args=arguments
+    )
+    (name,) = (name for name, twin in twins.items() if twin is type(options))
+    kind, module = COMMANDS[name]
+    return kind(**vars(options)), module
+
+
+def _accept(_: object) -> None:
+    """Check nothing."""
+
+
+def _no_memory(error: Exception) -> bool:
+    """Whether an allocation failed; on a CPU torch has no class of its own for that."""
+    return isinstance(error, MemoryError) or "tried to allocate" in str(error).lower()

@@ -167,4 +167,7 @@ def _tarball(path: Path, spec: Spec) -> Iterator[tuple[str, bytes]]:
                     file = archive.extractfile(member)
                     yield place.name, file.read() if file is not None else b""
     except (tarfile.TarError, EOFError, OSError, zlib.error, LZMAError) as error:
-        raise ValueError(f"source {path} is not a readable tarball: {error}") from error
+        reason = " ".join(str(error).splitlines()[:1])  # then one line for each compression tried
+        raise ValueError(
+            f"source {path} is not a readable tarball: {reason.rstrip(':')}"
+        ) from error

@@ -9,6 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias
 
+from mlmcgrad.ranges import whole
+
+SEEDS = 2**53
+"""Seeds are below this: generators are seeded by 1000 times as much, and torch takes 64 bits."""
+JOBS = 1024
+"""Most processes side by side: each of them loads torch."""
+
 Preset: TypeAlias = Literal["smoke", "quick", "full"]
 """`smoke`: seconds, for tests. `quick`: minutes. `full`: as long as a good figure takes."""
 
@@ -39,5 +46,5 @@ class Simulation(Experiment):
     """Continue what is in the run folder, or start if it is empty."""
 
     def __post_init__(self) -> None:
-        if self.jobs < 1:
-            raise ValueError(f"jobs must be ≥ 1, got {self.jobs}")
+        whole(self.seed, "seed", 0, SEEDS)
+        whole(self.jobs, "jobs", 1, JOBS)

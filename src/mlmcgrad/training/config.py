@@ -165,20 +165,41 @@ class Settings(Config):
         half_powers = round(2.0 * math.log2(iteration / every))
         return iteration == round(every * 2.0 ** (half_powers / 2.0))
 
+    def tests(self) -> int:
+        """How many iterations have a test after them."""
+        every = self.evaluate_every
+        if self.evaluate_grid == "even" or self.iterations < every:
+            return self.iterations // every
+        last = math.ceil(2.0 * math.log2(self.iterations / every))
+        places = {round(every * 2.0 ** (half / 2.0)) for half in range(last + 1)}
+        return sum(place <= self.iterations for place in places)
 
-def _integer(least: int) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, int) and value >= least
+
+_MOST = 2**53  # as far as numbers count exactly in double precision
+_COUNT = "an integer from 1 to 2^53"
+_THREADS = 256  # thousands fail to start, which ends the process
+
+
+def _integer(least: int, most: int = _MOST) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int) and least <= value <= most
+
+
+def _single(value: float) -> bool:
+    """Whether the parameters' float32 has this number; beyond it, torch has 0 or infinity."""
+    return 2.0**-126 <= value < 2.0**127
 
 
 # Names of fields, the condition on their values, and its text.
 _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("iterations batch_size candidates base latent chunk threads", _integer(1), "an integer ≥ 1"),
-    ("log_every evaluate_every checkpoint_every", _integer(1), "an integer ≥ 1"),
-    ("nll_samples test_images probe_length", _integer(1), "an integer ≥ 1"),
-    ("probe_repeats", _integer(3), "an integer ≥ 3"),
-    ("probe_images", _integer(0), "an integer ≥ 0"),
-    ("seed", lambda v: isinstance(v, int) and 0 <= v < 2**63, "an integer in [0, 2^63)"),
-    ("step_size lr checkpoint_seconds", lambda v: 0.0 < v < math.inf, "finite and > 0"),
+    ("iterations batch_size candidates base latent chunk", _integer(1), _COUNT),
+    ("log_every evaluate_every checkpoint_every", _integer(1), _COUNT),
+    ("nll_samples test_images probe_length", _integer(1), _COUNT),
+    ("probe_repeats", _integer(3), "an integer from 3 to 2^53"),
+    ("probe_images", _integer(0), "an integer from 0 to 2^53"),
+    ("threads", _integer(1, _THREADS), f"an integer from 1 to {_THREADS}"),
+    ("seed", _integer(0, 2**63 - 1), "an integer in [0, 2^63)"),
+    ("step_size lr", _single, "in the range of float32, from 1.2e-38 to 1.7e38"),
+    ("checkpoint_seconds", lambda v: 0.0 < v < math.inf, "finite and > 0"),
     ("thinning", lambda v: 0.0 <= v < math.inf, "finite and ≥ 0"),
     ("rho1 rho2", lambda v: 0.0 <= v < 1.0, "in [0, 1)"),
     ("truncation_scale", lambda v: 1.0 <= v < 2.0**31, "in [1, 2^31)"),

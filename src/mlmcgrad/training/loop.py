@@ -28,6 +28,7 @@ from mlmcgrad.runs.metrics import check_tensorboard
 from mlmcgrad.runs.owner import held
 from mlmcgrad.runs.signals import RESUME, Signals, Stopped
 from mlmcgrad.runs.workers import threads
+from mlmcgrad.training import budget
 from mlmcgrad.training.config import Config
 from mlmcgrad.training.data import Source, load
 from mlmcgrad.training.progress import Bar
@@ -73,6 +74,7 @@ def train(
     if settings.tensorboard:
         check_tensorboard()
     source = _source or load(settings)
+    budget.check(settings, source)
     with threads(settings.threads):
         trainer = Trainer(settings, source)
         with held(settings.out, OWNER, resume=settings.resume, force=settings.force) as before:

@@ -27,6 +27,7 @@ from mlmcgrad.schedules import power
 from mlmcgrad.training.config import Settings
 from mlmcgrad.training.counters import Window
 from mlmcgrad.training.data import Order, Source
+from mlmcgrad.training.device import usable
 
 
 class Trainer:
@@ -39,7 +40,7 @@ class Trainer:
 
     def __init__(self, settings: Settings, source: Source) -> None:
         self.settings, self.source = settings, source
-        self.device = _device(settings.device)
+        self.device = usable(settings.device)
         self.generator = torch.Generator(self.device).manual_seed(settings.seed)
         likelihood: Likelihood = (
             Bernoulli()
@@ -202,12 +203,3 @@ def _after_a_step(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 def _norm(module: torch.nn.Module) -> float:
     gradients = [p.grad for p in module.parameters() if p.grad is not None]
     return float(torch.nn.utils.get_total_norm(gradients))
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device {name!r} cannot be used here: {error}") from error
-    return device

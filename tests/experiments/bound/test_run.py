@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,16 @@ def test_matrix(tmp_path: Path) -> None:
     [
         ({"G": -1.0}, "G must be positive"),
         ({"alpha": 1.0}, r"alpha must be in \[0, 1\)"),
-        ({"dimension": 0}, "d must be an integer ≥ 1"),
-        ({"gamma_scale": 0.0}, "gamma must be positive"),
+        ({"dimension": 0}, "dimension must be an integer from 1"),
+        ({"dimension": 10**400}, "dimension must be an integer from 1"),
+        ({"gamma_scale": 0.0}, "gamma_scale must be positive"),
+        ({"gamma_scale": math.nan}, "gamma_scale must be a finite number, got nan"),
+        ({"truncation_exponent": math.inf}, "truncation_exponent must be a finite number"),
+        ({"truncation_exponent": 1e300}, "truncation must be positive and finite"),
+        ({"G": 1e200}, r"G must be closer to 1, got 1e\+200: the bound is beyond the range"),
+        ({"L": 1e300, "optimizer": "amsgrad"}, r"L must be closer to 1, got 1e\+300"),
+        ({"beta": 1e-320}, "beta must be closer to 1"),
+        ({"G": 1e100, "accuracy": 1.0, "optimizer": "adagrad"}, "G must be closer to 1"),
         ({"gamma_exponent": 1.0}, "gamma"),
         ({"truncation_scale": 0.5}, "truncation must be ≥ 1"),
         ({"optimizer": "amsgrad", "rho1": 1.0}, r"rho1 must be in \[0, 1\)"),

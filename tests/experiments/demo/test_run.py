@@ -69,10 +69,16 @@ def test_minimum() -> None:
     ("settings", "message"),
     [
         ({"truncation": 48}, "truncation must be a power of two ≥ 4, got 48"),
-        ({"truncation": 2}, "truncation must be a power of two ≥ 4, got 2"),
-        ({"chains": 99}, "chains must be ≥ 100 for error bars, got 99"),
-        ({"budget": 63}, "budget must be ≥ 64, got 63"),
-        ({"seeds": 0}, "seeds must be ≥ 1, got 0"),
+        ({"truncation": 2}, "truncation must be an integer from 4 to .*, got 2"),
+        ({"chains": 99}, "chains must be an integer from 100 to .*, got 99"),
+        ({"chains": 10**400}, "chains must be an integer from 100 to .*, got 1000"),
+        ({"chains": 10**11}, "chains must be lower, got 100000000000: the chains would make 6.4e"),
+        ({"truncation": 2**40, "budget": 2**41}, "truncation must be lower, got 1099511627776"),
+        ({"budget": 63}, "budget must be an integer from 64 to .*, got 63"),
+        ({"budget": 10**10}, "budget must be lower, got 10000000000"),
+        ({"seeds": 0}, "seeds must be an integer from 1 to .*, got 0"),
+        ({"seeds": 10**6}, "seeds must be lower, got 1000000"),
+        ({"seed": -1}, "seed must be an integer from 0 to .*, got -1"),
     ],
 )
 def test_bad_settings_are_named(settings: dict[str, Any], message: str) -> None:

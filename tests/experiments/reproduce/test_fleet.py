@@ -30,7 +30,7 @@ def test_a_failed_run_does_not_take_the_others_down(tmp_path: Path) -> None:
     runs = _runs(tmp_path, "abcd") | _runs(tmp_path, "b", device="nowhere")
     errors = run_fleet(runs, 2, QUIET)
     assert set(errors) == {"b"}
-    assert "device 'nowhere' cannot be used here" in errors["b"]
+    assert errors["b"].startswith("device must be cpu")
     assert records.read_json(tmp_path / "b" / "error.json") == {"error": errors["b"]}
     assert [complete(runs[name]) for name in "abcd"] == [True, False, True, True]
     # The next time only the failed one is tried; it succeeds, and its error is forgotten.

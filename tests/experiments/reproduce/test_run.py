@@ -165,15 +165,35 @@ def test_a_failed_run_is_named_and_the_report_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--preset", "smoke", "--optimizer", "amsgrad", "--methods", "br", "--seeds", "1"]
-    out = ["--out", str(tmp_path)]
-    assert main(["reproduce", *arguments, *out, "--device", "nowhere"]) == 2
-    assert (
-        "1 of 1 runs failed (amsgrad-br-1), the first because: device 'nowhere'"
-        in capsys.readouterr().err
-    )
-    assert "device &#39;nowhere&#39; cannot be used" in (tmp_path / "report.html").read_text()
+    taken = tmp_path / "runs" / "amsgrad-br-1"
+    taken.mkdir(parents=True)
+    (taken / "config.json").write_text('{"experiment": "scaling"}')
+    assert main(["reproduce", *arguments, "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "1 of 1 runs failed (amsgrad-br-1), the first because: out: " in said
+    assert "holds a run of scaling" in said
+    assert "holds a run of scaling" in (tmp_path / "report.html").read_text()
     (summary,) = json.loads((tmp_path / "summary.json").read_text())["reproductions"]
     assert [row["name"] for row in summary["failed"]] == ["amsgrad-br-1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--device", "meta"], "device must be cpu"),
+        (["--seeds", str(10**23)], "seeds must be an integer from 1 to 1000, got 1000"),
+        (["--jobs", "1025"], "jobs must be an integer from 1 to 1024, got 1025"),
+        (["--iterations", str(2**64)], "iterations must be an integer from 16 to 2147483648"),
+        (["--stretch", "0"], "stretch must be an integer from 1 to 1048576, got 0"),
+    ],
+)
+def test_what_no_run_can_do_is_refused_before_any_begins(
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(["reproduce", "--preset", "smoke", *options, "--out", str(out)]) == 2
+    assert capsys.readouterr().err.startswith(f"mlmcgrad: {message}")
+    assert not out.exists()
 
 
 def test_presets_are_what_the_paper_and_the_help_say() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
+
+import numpy as np
 
 from mlmcgrad import theory
 from mlmcgrad.experiments.bound.matrix_file import read_matrix
@@ -21,8 +24,21 @@ def evaluate(settings: Bound) -> Findings:
     """One row for each N with the terms of the bound; constants, rate and plan in the summary.
 
     Raises:
-        ValueError: a setting is out of its range; the message names it.
+        ValueError: a setting is out of its range, or so far from 1 that the bound overflows; the
+            message names it.
     """
+    try:
+        with np.errstate(all="ignore"):
+            findings = _evaluate(settings)
+    except (OverflowError, ZeroDivisionError) as error:
+        raise _overflow(settings) from error
+    numbers = [row["total"] for row in findings.rows] + [*findings.summary["constants"].values()]
+    if not all(map(math.isfinite, numbers)):
+        raise _overflow(settings)
+    return findings
+
+
+def _evaluate(settings: Bound) -> Findings:
     chain = _ergodicity(settings)
     problem = theory.Problem(
         theory.constants(settings.dimension, chain), G=settings.G, L=settings.L, gap=settings.gap
@@ -63,6 +79,20 @@ def evaluate(settings: Bound) -> Findings:
     if settings.accuracy is not None:
         summary |= _plan(settings.accuracy, problem, method, options)
     return Findings(rows, summary)
+
+
+def _overflow(settings: Bound) -> ValueError:
+    """The error that names the constant furthest from 1."""
+    values = {
+        name: value
+        for name, value in vars(settings).items()
+        if isinstance(value, (int, float)) and value > 0 and "exponent" not in name
+    }
+    name = max(values, key=lambda name: abs(math.log10(values[name])))
+    return ValueError(
+        f"{name} must be closer to 1, got {values[name]:g}: the bound is beyond the range of "
+        "double precision; choose other units, or other constants"
+    )
 
 
 def _ergodicity(settings: Bound) -> theory.Ergodicity:

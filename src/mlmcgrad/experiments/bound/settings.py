@@ -7,6 +7,14 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from mlmcgrad.experiments.settings import Experiment, Preset
+from mlmcgrad.ranges import fraction, non_negative, number, positive, whole
+
+_RULES = (
+    ("G L beta gamma_scale truncation_scale epsilon clip delta accuracy", positive),
+    ("gap zeta", non_negative),
+    ("alpha rho1 rho2", fraction),
+    ("gamma_exponent truncation_exponent", number),
+)
 
 
 @dataclass(frozen=True)
@@ -62,3 +70,10 @@ class Bound(Experiment):
     """Take b3 and the rates from the paper's text instead of the corrected ones."""
     accuracy: float | None = None
     """Wanted bound of E‖∇V(θ_R)‖²: adds the schedules, the N and the cost that reach it."""
+
+    def __post_init__(self) -> None:
+        whole(self.dimension, "dimension", 1, 2**53)
+        for names, check in _RULES:
+            for name in names.split():
+                if getattr(self, name) is not None:
+                    check(getattr(self, name), name)

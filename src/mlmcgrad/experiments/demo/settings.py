@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from mlmcgrad.experiments.settings import Experiment
+from mlmcgrad.experiments.settings import SEEDS, Experiment
+from mlmcgrad.ranges import whole
+
+TRANSITIONS = 10**10
+"""Most transitions of all chains together: hours, at a million a second."""
+_MOST = 2**53  # as far as numbers count exactly in double precision
+_TRAINED = 192  # chains that each seed trains with: 32 for each of 3 methods and 2 step sizes
 
 
 @dataclass(frozen=True)
@@ -28,10 +34,20 @@ class Demo(Experiment):
     """Training runs of each method and step size."""
 
     def __post_init__(self) -> None:
-        if self.truncation < 4 or self.truncation & (self.truncation - 1):
+        whole(self.seed, "seed", 0, SEEDS)
+        whole(self.chains, "chains", 100, _MOST)  # fewer have no error bars
+        whole(self.truncation, "truncation", 4, _MOST)
+        if self.truncation & (self.truncation - 1):
             raise ValueError(f"truncation must be a power of two ≥ 4, got {self.truncation}")
-        if self.chains < 100:
-            raise ValueError(f"chains must be ≥ 100 for error bars, got {self.chains}")
-        for name, least in (("budget", self.truncation), ("seeds", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be ≥ {least}, got {getattr(self, name)}")
+        whole(self.budget, "budget", self.truncation, _MOST)
+        whole(self.seeds, "seeds", 1, _MOST)
+        for names, count in (
+            ("chains truncation", self.chains * self.truncation),
+            ("budget seeds", self.budget * self.seeds * _TRAINED),
+        ):
+            if count > TRANSITIONS:
+                name = max(names.split(), key=lambda n: getattr(self, n) / getattr(Demo, n))
+                raise ValueError(
+                    f"{name} must be lower, got {getattr(self, name)}: the chains would make "
+                    f"{count:.3g} transitions, the limit is {TRANSITIONS:.0e}"
+                )

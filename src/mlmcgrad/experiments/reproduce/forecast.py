@@ -74,7 +74,6 @@ def _step(trainer: Trainer, n: int) -> tuple[float, float]:
 def _tests(trainer: Trainer, slope: float) -> float:
     """Seconds of all tests of a run."""
     settings = trainer.settings
-    count = sum(settings.tests_at(n) for n in range(1, settings.iterations + 1))
     images = trainer.source.images(trainer.source.test, slice(2), trainer.device)
     generator = torch.Generator(trainer.device).manual_seed(0)
     samples = min(settings.nll_samples, 500)
@@ -86,7 +85,7 @@ def _tests(trainer: Trainer, slope: float) -> float:
     whole = settings.probe_images >= len(trainer.source.train)
     probes = len(trainer.source.train) * settings.probe_repeats if whole else settings.probe_images
     steps = 1 + (settings.candidates - 1) * settings.probe_length
-    return count * (test + max(slope, weigh) * probes * steps)
+    return settings.tests() * (test + max(slope, weigh) * probes * steps)
 
 
 def _seconds(function: Callable[[], object]) -> float:

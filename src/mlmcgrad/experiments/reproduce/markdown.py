@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from mlmcgrad.experiments.reproduce import tables
 from mlmcgrad.experiments.reproduce.findings import Findings
-from mlmcgrad.experiments.reproduce.gather import OPTIMIZERS
+from mlmcgrad.experiments.reproduce.gather import LABELS, OPTIMIZERS
 from mlmcgrad.experiments.reproduce.sentences import measured, statement, takeaways
-from mlmcgrad.experiments.reproduce.text import duration
+from mlmcgrad.experiments.reproduce.text import duration, number
 
 
 def page(findings: Sequence[Findings]) -> str:
@@ -32,6 +32,7 @@ def _part(findings: Findings) -> str:
         "\n".join(f"- {sentence}" for sentence in takeaways(findings)),
         "Mean over seeds, 95 % interval over seeds, verdict.",
         *_groups(findings),
+        *_costs(findings),
         "\n".join(notes),
     ]
     return "\n\n".join(filter(None, parts))
@@ -51,6 +52,24 @@ def _groups(findings: Findings) -> list[str]:
             lines.append([measured(subject), *cells])
         parts.append("\n".join(map(_line, lines)))
     return parts
+
+
+def _costs(findings: Findings) -> list[str]:
+    """What evaluations leave out, and what each method costs with it."""
+    if not findings.diagnostics:
+        return []
+    text = (
+        "**Decoder passes** of an iteration for each image, at the last iterations that all "
+        "methods made. Evaluations decode a draw to weigh it, and are what budgets count; states "
+        "that keep a weight are decoded again, with their gradient, which budgets leave out. The "
+        "last two columns are ratios to BR-IWAE, as budgets count and with the second decoding."
+    )
+    head = ["method", "optimizer", "evaluations", "decoded again", "ratio", "ratio with it"]
+    lines = [head, ["---"] * len(head)]
+    for row, shares in tables.shares(findings).items():
+        cells = map(number, (row.evaluations, row.decoded_again, *shares))
+        lines.append([LABELS[row.method], OPTIMIZERS[row.optimizer], *cells])
+    return [text, "\n".join(map(_line, lines))]
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -42,6 +42,10 @@ def run(options: Reproduce, console: Console) -> Findings:
         Stopped: SIGINT or SIGTERM; everything is saved.
     """
     settings = decide(options)
+    if settings.device != "cpu":  # every machine has that; torch, which knows, is slow to import
+        from mlmcgrad.training.device import usable
+
+        usable(settings.device)
     runs = training_runs(settings)
     with held(settings.folder, OWNER, resume=settings.resume, force=settings.force) as before:
         about = _open(settings, runs, before)

@@ -11,10 +11,17 @@ from typing import Literal, TypeAlias
 
 import tyro
 
+from mlmcgrad.experiments.settings import JOBS
+from mlmcgrad.ranges import whole
+
 PresetName: TypeAlias = Literal["smoke", "quick", "full", "paper"]
 DatasetChoice: TypeAlias = Literal["digits", "cifar10"]
 OptimizerChoice: TypeAlias = Literal["amsgrad", "adagrad"]
 MethodChoice: TypeAlias = Literal["iwae", "br", "mlmc", "mlmc-rb"]
+
+# Name, least and most. A seed is a folder for each method and optimizer; iterations × stretch stays
+# below the 2^53 that a training may have.
+_RANGES = (("seeds", 1, 1000), ("jobs", 1, JOBS), ("iterations", 16, 2**31), ("stretch", 1, 2**20))
 
 
 @dataclass(frozen=True)
@@ -50,10 +57,9 @@ class Reproduce:
     """
 
     def __post_init__(self) -> None:
-        for name, least in (("seeds", 1), ("jobs", 1), ("iterations", 16), ("stretch", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} must be ≥ {least}, got {value}")
+        for name, least, most in _RANGES:
+            if getattr(self, name) is not None:
+                whole(getattr(self, name), name, least, most)
         for name in ("optimizer", "methods"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):

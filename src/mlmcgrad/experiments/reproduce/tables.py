@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlmcgrad.experiments.reproduce.claims import FAILS, HOLDS, UNDECIDED, Claim, Subject
+from mlmcgrad.experiments.reproduce.diagnostics import Diagnostics
 from mlmcgrad.experiments.reproduce.explain import note
 from mlmcgrad.experiments.reproduce.findings import Findings
 from mlmcgrad.experiments.reproduce.gather import LABELS, OPTIMIZERS
@@ -67,6 +68,25 @@ def final_rows(findings: Findings) -> list[dict[str, str]]:
                     }
                 )
     return rows
+
+
+def shares(findings: Findings) -> dict[Diagnostics, tuple[float | None, float | None]]:
+    """Decoder passes of an iteration over BR-IWAE's: as budgets count them, and with all of them.
+
+    An evaluation decodes a draw to weigh it; what keeps a weight is decoded again, with a gradient,
+    which no budget counts.
+    """
+    of_br = {row.optimizer: row for row in findings.diagnostics if row.method == "br"}
+    every: dict[Diagnostics, tuple[float | None, float | None]] = {}
+    for row in findings.diagnostics:
+        br = of_br.get(row.optimizer)
+        counted = None if br is None else row.evaluations / br.evaluations
+        both = None
+        if br is not None and br.decoded_again is not None and row.decoded_again is not None:
+            passes = row.evaluations + row.decoded_again
+            both = passes / (br.evaluations + br.decoded_again)
+        every[row] = counted, both
+    return every
 
 
 def notes(findings: Findings) -> dict[Claim, str]:
