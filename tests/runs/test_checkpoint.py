@@ -62,6 +62,22 @@ def test_a_damaged_one_is_refused_by_name_and_the_one_before_is_used(
     ]
 
 
+@pytest.mark.parametrize("which", [2, 3])
+def test_a_folder_in_the_place_of_one_is_left_there_or_moved(which: int, tmp_path: Path) -> None:
+    _fill(tmp_path)
+    path = tmp_path / CHECKPOINTS / f"iteration-00000000{which}.pt"
+    path.unlink()
+    path.mkdir()
+    state = checkpoint.latest(tmp_path)
+    assert state is not None
+    assert state["n"] == 5 - which
+    for n in (3, 4, 5):
+        checkpoint.save(tmp_path, n, {"n": n})
+    place = path if which == 2 else path.with_name(path.name + ".refused")
+    assert place.is_dir()
+    assert [p.name[-4] for p in sorted(path.parent.glob("*.pt")) if p.is_file()] == ["4", "5"]
+
+
 def test_when_all_are_damaged_the_error_names_them(tmp_path: Path) -> None:
     _fill(tmp_path)
     for path in (tmp_path / CHECKPOINTS).iterdir():

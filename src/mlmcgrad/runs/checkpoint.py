@@ -45,7 +45,7 @@ def save(folder: Path, iteration: int, state: dict[str, Any]) -> Path:
         older = _paths(folder)
         hint = f"; {older[-1].name} is intact, continue from it with --resume" if older else ""
         raise OSError(error.errno, f"{error.strerror}{hint}") from error
-    for old in _paths(folder)[:-_KEPT]:
+    for old in [path for path in _paths(folder) if path.is_file()][:-_KEPT]:
         old.unlink(missing_ok=True)
     return path
 
@@ -54,9 +54,12 @@ def load(path: Path) -> dict[str, Any]:
     """Read a checkpoint.
 
     Raises:
-        ValueError: the file is damaged; the message names it.
+        ValueError: the file is damaged, or cannot be read; the message names it.
     """
-    content = path.read_bytes()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise _refusal(path, f"it cannot be read ({error.strerror})") from error
     payload, digits = content[:-_DIGITS], content[-_DIGITS:]
     if hashlib.sha256(payload).hexdigest().encode() != digits:
         reason = f"its {len(content)} bytes do not match their checksum"
@@ -118,4 +121,4 @@ def _refusal(path: Path, reason: str) -> ValueError:
 
 
 def _paths(folder: Path) -> list[Path]:
-    return sorted(path for path in (folder / CHECKPOINTS).glob(_PATTERN) if path.is_file())
+    return sorted((folder / CHECKPOINTS).glob(_PATTERN))
