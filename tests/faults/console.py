@@ -5,7 +5,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,25 @@ from typing import Any
 def start(arguments: Sequence[str], folder: Path, **options: Any) -> subprocess.Popen[str]:
     """Start `mlmcgrad` in a folder; what it says on standard error can be read."""
     folder.mkdir(parents=True, exist_ok=True)
-    return subprocess.Popen(
-        [sys.executable, "-m", "mlmcgrad", *arguments],
-        cwd=folder,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-        **{"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, **options},
-    )
+    with hangups():
+        return subprocess.Popen(
+            [sys.executable, "-m", "mlmcgrad", *arguments],
+            cwd=folder,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            **{"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, **options},
+        )
+
+
+@contextmanager
+def hangups() -> Iterator[None]:
+    """What is started inside gets SIGHUP, also if the tests themselves run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def family(process: subprocess.Popen[str]) -> set[int]:

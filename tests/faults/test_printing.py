@@ -103,13 +103,14 @@ def test_closing_the_terminal_saves_and_stops(tmp_path: Path) -> None:
     out = tmp_path / "run"
     arguments = ["train", "--iterations", "100000", "--log-every", "1", "--out", str(out)]
     master, terminal = os.openpty()
-    child = subprocess.Popen(
-        [sys.executable, "-c", IN_TERMINAL, *arguments],
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        start_new_session=True,
-    )
+    with console.hangups():
+        child = subprocess.Popen(
+            [sys.executable, "-c", IN_TERMINAL, *arguments],
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            start_new_session=True,
+        )
     os.close(terminal)
     metrics = out / "metrics.jsonl"
     while not (metrics.exists() and metrics.stat().st_size):
