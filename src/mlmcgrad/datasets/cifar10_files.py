@@ -167,7 +167,6 @@ def _tarball(path: Path, spec: Spec) -> Iterator[tuple[str, bytes]]:
                     file = archive.extractfile(member)
                     yield place.name, file.read() if file is not None else b""
     except (tarfile.TarError, EOFError, OSError, zlib.error, LZMAError) as error:
-        reason = " ".join(str(error).splitlines()[:1])  # then one line for each compression tried
-        raise ValueError(
-            f"source {path} is not a readable tarball: {reason.rstrip(':')}"
-        ) from error
+        # The first line of several: the others are about each compression that was tried.
+        reason = str(error).partition("\n")[0].rstrip(":")
+        raise ValueError(f"source {path} is not a readable tarball: {reason}") from error
