@@ -84,6 +84,17 @@ def test_a_candidate_that_fails_does_not_end_the_search() -> None:
         recommend(1e-6, EASY, alphas=(0.5,), scales=(64.0, 1.0), max_iterations=1000)
 
 
+@pytest.mark.parametrize("method", ["general", "adagrad"])
+@pytest.mark.parametrize(("gap", "c2"), [(0.0, 1.0), (1.0, 0.0), (0.0, 0.0)])
+def test_a_bound_without_a_best_step(method: Method, gap: float, c2: float) -> None:
+    """A/c + B + D·c with A = 0 or D = 0: the smaller, or the larger, the better. A plan exists."""
+    problem = Problem(Constants(d=1, c1=1.0, c2=c2, c3=0.1), G=1.0, L=1.0, gap=gap)
+    plan = recommend(0.5, problem, method, alphas=(0.5,), scales=(4.0,))
+    assert plan.bound <= 0.5
+    assert (plan.gamma.c < 1e-6) == (gap < c2)
+    assert (plan.gamma.c > 1e6) == (gap > c2)
+
+
 def test_the_search_ends_by_itself() -> None:
     with pytest.raises(UnreachableError, match="max_iterations=1000000000000000: the smallest"):
         recommend(1e-9, EASY, alphas=(0.5,), scales=(1.0,))
