@@ -1,13 +1,16 @@
 """One iteration of training, and what it counts."""
 
+import copy
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from mlmcgrad import optim, schedules
-from mlmcgrad.training.trainer import Trainer
+from mlmcgrad.iwae.likelihoods import Bernoulli, DiscretizedLogistic, Likelihood
+from mlmcgrad.training.trainer import Trainer, seed_for
 from tests.training import tiny
 
 
@@ -81,21 +84,84 @@ def test_an_iteration_is_one_gradient_and_one_step() -> None:
     """By hand: the same draws, images and schedules give the same parameters, to the last bit."""
     settings = tiny.config(Path("unused"), truncation_exponent=0.5).settings()
     trainer, twin = (Trainer(settings, tiny.source()) for _ in range(2))
-    total = 0.0
+    norms, squares = 0.0, 0.0
+    spent = {"evaluations": 0, "transitions": 0, "loss_evaluations": 0}
     for n in (1, 2, 3):
         trainer.step()
         rows = twin.order.next()
         y = twin.source.images(twin.source.train, rows.numpy(), twin.device)
         twin.optimizer.zero_grad()
         step = twin.objective.backward(y, n=n, generator=twin.generator)
-        squares = [
-            float(p.grad.square().sum()) for p in twin.model.parameters() if p.grad is not None
-        ]
-        total += math.sqrt(sum(squares))
+        theta, phi = (
+            sum(float(p.grad.square().sum()) for p in net.parameters() if p.grad is not None)
+            for net in (twin.model.decoder, twin.model.encoder)
+        )
+        norms, squares = norms + math.sqrt(theta + phi), squares + theta
+        spent["evaluations"] += step.evaluations
+        spent["transitions"] += step.estimate.transitions
+        spent["loss_evaluations"] += step.estimate.loss_evaluations
         twin.optimizer.step()
         assert tiny.same(dict(trainer.model.state_dict()), dict(twin.model.state_dict()))
-        assert trainer.iteration == n
         assert trainer.attempt["iteration"] == n
-        assert trainer.epoch == n / 5  # 44 images in batches of 8
-        assert trainer.window.sums["gradient_norm"] == pytest.approx(total)
+        assert trainer.where() == {"iteration": n, "epoch": n / 5, **spent}  # 44 images, by 8
+        assert trainer.window.sums["gradient_norm"] == pytest.approx(norms)
+        assert trainer.window.sums["theta_squared"] == pytest.approx(squares)
     assert step.estimate.lengths.max() <= 3.0 * 3**0.5
+
+
+def test_a_state_has_all_that_the_rest_depends_on() -> None:
+    """Stopped after 7 steps, in the second epoch, and continued by another trainer: same bits."""
+    settings = tiny.config(Path("unused")).settings()
+    whole, first, second = (Trainer(settings, tiny.source()) for _ in range(3))
+    whole.test = first.test = {"nll": 3.5}
+    for _ in range(7):
+        whole.step()
+        first.step()
+    state = copy.deepcopy(first.state())
+    second.load(state)
+    assert tiny.same(second.state(), state)
+    assert set(state) == {
+        "settings", "source", "iteration", "model", "optimizer",
+        "generator", "order", "spent", "window", "test",
+    }  # fmt: skip
+    for _ in range(4):
+        whole.step()
+        second.step()
+    assert tiny.same(second.state(), whole.state())
+
+
+def test_epochs_have_six_decimals() -> None:
+    trainer = Trainer(tiny.config(Path("unused"), batch_size=6).settings(), tiny.source())
+    trainer.iteration = 1
+    assert trainer.where()["epoch"] == 0.142857  # 44 images in batches of 6
+
+
+def test_the_likelihood_is_the_one_asked_for() -> None:
+    wanted: dict[str, Likelihood] = {
+        "bernoulli": Bernoulli(),
+        "discretized_logistic": DiscretizedLogistic(4),  # grey levels of the images
+    }
+    for name, likelihood in wanted.items():
+        settings = tiny.config(Path("unused"), likelihood=name).settings()
+        assert Trainer(settings, tiny.source()).model.likelihood == likelihood
+
+
+def test_a_gradient_that_is_not_finite_ends_the_step_before_the_parameters_change() -> None:
+    trainer = Trainer(tiny.config(Path("unused")).settings(), tiny.source())
+    before = copy.deepcopy(dict(trainer.model.state_dict()))
+    for parameter in trainer.model.encoder.parameters():
+        parameter.register_hook(lambda gradient: gradient * math.nan)
+    with pytest.raises(FloatingPointError, match=r"^the norm of the gradient is nan$"):
+        trainer.step()
+    assert tiny.same(dict(trainer.model.state_dict()), before)
+    assert trainer.iteration == 0
+
+
+def test_seeds_of_a_purpose_never_change() -> None:
+    """Runs of earlier versions are resumed with them."""
+    assert seed_for(0, "order") == 2600076910476490116
+    assert seed_for(1, "order") == 6280271818441852225
+    settings = tiny.config(Path("unused"), seed=1).settings()
+    order = Trainer(settings, tiny.source()).order
+    expected = torch.randperm(44, generator=torch.Generator().manual_seed(6280271818441852225))
+    assert torch.equal(order.next(), expected[:8])
