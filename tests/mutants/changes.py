@@ -179,7 +179,7 @@ def _alternatives(node: ast.AST, above: ast.AST, field: str) -> Iterator[ast.AST
             yield ast.Pass()
         case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
             yield ast.Pass()
-        case ast.Return(value=ast.expr()):
+        case ast.Return(value=ast.expr() as value) if _text(value) != "None":
             yield ast.Return(ast.Constant(None))
         case ast.Break():
             yield ast.Continue()

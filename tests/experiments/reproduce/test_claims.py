@@ -16,6 +16,7 @@ from mlmcgrad.experiments.reproduce.claims import (
     evaluate,
 )
 from mlmcgrad.experiments.reproduce.gather import Reproduction, TrainingRun
+from mlmcgrad.experiments.statistics import student_interval
 from tests.experiments.reproduce.test_compare import formula_run
 
 DECAY = Subject("decay", "mlmc", "br", "iteration")
@@ -113,6 +114,8 @@ def test_noise_decides_nothing() -> None:
         (DECAY, -0.25, 0.25, HOLDS),
         (DECAY, 0.1, 0.4, UNDECIDED),
         (DECAY, -0.4, -0.1, UNDECIDED),
+        (DECAY, 0.25, 0.4, UNDECIDED),
+        (DECAY, -0.4, -0.25, UNDECIDED),
         (DECAY, 0.3, 0.4, FAILS),
         (DECAY, -0.4, -0.3, FAILS),
         (PER_ITERATION, 0.1, 0.2, HOLDS),
@@ -121,6 +124,8 @@ def test_noise_decides_nothing() -> None:
         (NLL, 0.1, 0.2, FAILS),
         (NLL, -0.2, -0.1, HOLDS),
         (NLL, -0.1, 0.1, UNDECIDED),
+        (NLL, -0.1, 0.0, UNDECIDED),
+        (NLL, 0.0, 0.1, UNDECIDED),
     ],
 )
 def test_verdicts(subject: Subject, low: float, high: float, verdict: str) -> None:
@@ -141,6 +146,65 @@ def test_a_goal_that_was_not_reached() -> None:
     runs[3] = formula_run(lambda n: 20.0, lambda n: n**-0.5, seed=2)
     some = _claims(runs)[BUDGET]
     assert (some.unreached, some.verdict) == (1, UNDECIDED)
+
+
+def test_what_was_spent_in_vain() -> None:
+    """Two of three seeds stop at a quarter and at half of BR's budget: the least is named."""
+    runs = _runs(offset=0.5)
+    runs[1] = formula_run(lambda n: 20.0, lambda n: n**-0.5, last=256, seed=1)
+    runs[3] = formula_run(lambda n: 20.0, lambda n: n**-0.5, last=512, seed=2)
+    claim = _claims(runs)[BUDGET]
+    assert (claim.unreached, claim.spent, claim.verdict) == (2, 0.25, UNDECIDED)
+    # All of them spend exactly what BR spent: that is enough to fail.
+    equal = _claims(_runs(offset=5.0, last=1024))[BUDGET]
+    assert (equal.unreached, equal.spent, equal.verdict) == (3, 1.0, FAILS)
+
+
+def test_the_interval_of_a_budget_is_geometric() -> None:
+    claim = _claims(_runs(offset=0.5, spread=0.1))[BUDGET]
+    logs = [(8.5 + w) * math.log(2.0) - math.log(1024.0) for w in (-0.1, 0.0, 0.1)]
+    mean, low, high = student_interval(logs)
+    assert mean is not None
+    assert low is not None
+    assert high is not None
+    assert (claim.value, claim.low, claim.high) == pytest.approx(
+        (math.exp(mean), math.exp(low), math.exp(high))
+    )
+    assert (claim.left_out, claim.unreached) == (0, 0)
+
+
+def test_tests_without_a_logarithm_are_counted() -> None:
+    """One test of every method's run and two of every BR's have S ≤ 0, beyond e⁴ each."""
+    runs = _runs(offset=0.5)
+    for run in runs:
+        for row in run.tests[-2:] if run.method == "br" else run.tests[-5:-4]:
+            row["gradient"] = -0.01
+    claims = _claims(runs)
+    assert claims[DECAY].left_out == 3 * (2 + 1)
+    assert claims[RATE].left_out == 3
+    assert claims[dataclasses.replace(RATE, method="br")].left_out == 6
+
+
+def test_slopes_are_compared_up_to_the_baseline_s_last_iteration() -> None:
+    """The method's S falls as BR's up to n = 256, the last test included, and not beyond."""
+    runs = _runs(offset=0.5, spread=0.0)
+    for run in runs:
+        for row in run.tests:
+            n = row["iteration"]
+            row["gradient"] = n**-0.6 if n < 256 else (1e-9 if n == 256 else 1.0)
+    claim = _claims(runs)[DECAY]
+    assert claim.value == pytest.approx(0.0)
+    some = [run for run in runs if run.method == "br"]
+    for row in (row for run in some for row in run.tests):
+        row["gradient"] = row["iteration"] ** -0.6
+    assert _claims(runs)[DECAY].value == pytest.approx(_slope_with_a_drop() + 0.6)
+
+
+def _slope_with_a_drop() -> float:
+    x = [math.log(2.0**i) for i in range(9)]
+    y = [-0.6 * v for v in x[:-1]] + [math.log(1e-9)]
+    mean = sum(x) / 9
+    return sum((a - mean) * b for a, b in zip(x, y, strict=True)) / sum((a - mean) ** 2 for a in x)
 
 
 def test_runs_are_paired_by_seed() -> None:
@@ -164,6 +228,10 @@ def test_a_gradient_that_is_lost_in_noise_has_no_number() -> None:
     assert claim.value is None
     assert claim.verdict == UNDECIDED
     assert claim.seeds == 3
+    for run in runs:
+        if run.method == "br":
+            run.tests[-1]["gradient"] = 0.0
+    assert _claims(runs)[GRADIENT].value is None
 
 
 def test_beyond_the_paper_and_incomplete_runs() -> None:
@@ -199,6 +267,13 @@ def test_against_iwae() -> None:
     assert claims[per_budget].verdict == FAILS
     assert claims[per_budget].iterations == pytest.approx((512.0, 2048.0))
     assert claims[per_budget].truncations == pytest.approx((45.25, 1.0), abs=0.01)
+
+
+def test_a_gradient_that_one_run_has_not_is_no_claim() -> None:
+    runs = _runs(offset=0.5)
+    for row in runs[0].tests:
+        del row["gradient"]
+    assert not {"decay", "rate", "gradient"} & {subject.quantity for subject in _claims(runs)}
 
 
 def test_without_gradient_norms_there_are_no_claims_on_them() -> None:

@@ -65,6 +65,18 @@ def test_decay_ends_where_it_should_and_leaves_out_what_has_no_logarithm() -> No
     assert count == len(GRID)
 
 
+def test_two_tests_are_enough_for_a_slope() -> None:
+    run = formula_run(lambda n: 0.0, lambda n: 3.0 * n**-0.7)
+    assert decay(run, 2)[0] == pytest.approx(-0.7)  # n = 1, 2
+    assert math.isnan(decay(run, 1)[0])
+    # Against the rate from e⁴ ≈ 55 on: n = 64, 128.
+    slope, _ = decay(run, 128, against_rate=True)
+    expected = -0.2 - 2.0 * math.log2(math.log(128) / math.log(64))
+    assert slope == pytest.approx(expected)
+    zero = formula_run(lambda n: 0.0, lambda n: 0.0 if n == 1 else 3.0 * n**-0.7)
+    assert decay(zero, 4) == pytest.approx((-0.7, 1))
+
+
 def test_equal_iterations_and_equal_budgets() -> None:
     """NLL = 10 − log2 n for the one that costs 1, 9.5 − log2 n for the one that costs 4."""
     run = formula_run(lambda n: 10.0 - math.log2(n))
@@ -83,8 +95,8 @@ def test_equal_iterations_and_equal_budgets() -> None:
     ratio, reached = reaches(short, baseline, "evaluations")
     assert not reached
     assert ratio == pytest.approx(128.0 / 1024.0)
-    assert matched(short, baseline, "nll", "evaluations")[0] == pytest.approx(3.0 - 4.5)
-    assert matched(short, baseline, "nll", "iteration")[0] == pytest.approx(0.5)
+    assert matched(short, baseline, "nll", "evaluations") == pytest.approx((3.0 - 4.5, 4.5))
+    assert matched(short, baseline, "nll", "iteration") == pytest.approx((0.5, 2.5))
     assert run.truncation(64.0) == 16.0
     assert formula_run(lambda n: 0.0, method="iwae").truncation(64.0) == 1.0
 
@@ -97,5 +109,8 @@ def test_a_goal_is_reached_at_the_first_crossing() -> None:
     ratio, reached = reaches(run, baseline, "evaluations")
     assert reached
     assert ratio == pytest.approx(2.0**3.25 / 64.0)  # a quarter of the way from 1 to −3
+    # Exactly the goal, at n = 8, is the goal.
+    exactly = formula_run(lambda n: {4: 3.0, 8: 0.0}.get(int(n), 5.0), last=64)
+    assert reaches(exactly, baseline, "evaluations") == pytest.approx((8.0 / 64.0, True))
     at_once = formula_run(lambda n: -1.0)
     assert reaches(at_once, baseline, "evaluations") == (1.0 / 64.0, True)

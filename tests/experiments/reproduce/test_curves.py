@@ -1,13 +1,16 @@
 """The numbers that figures draw are those of the run folders."""
 
 import dataclasses
+import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mlmcgrad.experiments.reproduce import curves
-from mlmcgrad.experiments.reproduce.gather import Reproduction, gather
+from mlmcgrad.experiments.reproduce.gather import Reproduction, TrainingRun, gather
 from tests.experiments.reproduce import fabricated
+from tests.experiments.reproduce.test_compare import formula_run
 
 
 @pytest.fixture(scope="module")
@@ -114,3 +117,111 @@ def test_cost_is_that_of_the_chains(reproduction: Reproduction) -> None:
     seconds = [run.lines for run in reproduction.of("br", "amsgrad")]
     total = np.mean([rows[-1]["seconds"] - rows[0]["seconds"] for rows in seconds])
     assert float((costs["seconds", "br"].mean * every).sum()) == pytest.approx(1e3 * total)
+
+
+def _with_lines(run: TrainingRun, rows: list[tuple[int, float]]) -> TrainingRun:
+    lines = [{"iteration": n, "evaluations": e, "seconds": e / 1e4} for n, e in rows]
+    return dataclasses.replace(run, lines=lines, settings={**run.settings, "batch_size": 10})
+
+
+def test_places_are_those_that_all_seeds_cover() -> None:
+    """Budgets 1 … 2048 and 3 … 1536: the places of the first within 3 … 1536, ends included."""
+    first = formula_run(lambda n: 10.0 - math.log2(n))
+    second = formula_run(lambda n: 12.0 - math.log2(n), cost=3.0, last=512, seed=2)
+    bare = formula_run(lambda n: 0.0, seed=3)
+    for row in bare.tests:
+        del row["nll"]
+    curve = curves.tests([bare, first, second], "nll", "evaluations")
+    assert curve is not None
+    assert curve.x.tolist() == [3.0, *(2.0**i for i in range(2, 11)), 1536.0]
+    assert curve.seeds == 2
+    # At the budget b the first has 10 − log2 b, the second 12 − log2 (b/3).
+    np.testing.assert_allclose(curve.low, 10.0 - np.log2(curve.x))
+    np.testing.assert_allclose(curve.high, 12.0 - np.log2(curve.x / 3.0))
+    assert curves.tests([bare], "nll", "evaluations") is None
+    # One place in common; and none, which puts single tests in the middle.
+    one = curves.tests([first, _tests_from(first, 2048)], "nll", "evaluations")
+    assert one is not None
+    assert one.x.tolist() == [2048.0]
+    apart = [_tests_from(formula_run(lambda n: n, last=n), n) for n in (4, 8)]
+    none = curves.tests(apart, "nll", "iteration")
+    assert none is not None
+    assert (none.x.tolist(), none.mean.tolist()) == ([6.0], [6.0])
+
+
+def _tests_from(run: TrainingRun, first: int) -> TrainingRun:
+    return dataclasses.replace(run, tests=[r for r in run.tests if r["iteration"] >= first])
+
+
+def test_cost_by_hand() -> None:
+    """10 and 30 evaluations an image; lines of the second seed begin later and end earlier."""
+    run = formula_run(lambda n: 0.0)
+    first = _with_lines(run, [(n, 100.0 * n) for n in range(10, 101, 10)])
+    second = _with_lines(run, [(n, 300.0 * n) for n in (20, 50, 80)])
+    single = _with_lines(run, [(40, 1.0)])
+    curve = curves.cost([single, first, second], "evaluations")
+    assert curve is not None
+    edges = np.arange(20.0, 81.0, 10.0)
+    np.testing.assert_allclose(curve.x, np.sqrt(edges[1:] * edges[:-1]))
+    assert curve.seeds == 2
+    np.testing.assert_allclose(
+        (curve.low, curve.mean, curve.high), [[10.0] * 6, [20.0] * 6, [30.0] * 6]
+    )
+    seconds = curves.cost([first], "seconds")
+    assert seconds is not None
+    np.testing.assert_allclose(seconds.mean, 10.0)  # milliseconds an iteration
+    pair = curves.cost([_with_lines(run, [(10, 100.0), (20, 300.0)])], "evaluations")
+    assert pair is not None
+    assert pair.mean.tolist() == [2.0]
+    assert curves.cost([single], "evaluations") is None
+    later = _with_lines(run, [(20, 1.0), (30, 2.0)])
+    earlier = _with_lines(run, [(10, 1.0), (20, 2.0)])
+    assert curves.cost([earlier, later], "evaluations") is None
+
+
+def test_a_rate_needs_something_to_pass_through() -> None:
+    def line(*runs: TrainingRun) -> curves.Rate | None:
+        return curves.measure(Reproduction(Path(), {}, list(runs))).rates.get(("amsgrad", "epoch"))
+
+    def levelled(run: TrainingRun) -> TrainingRun:
+        return dataclasses.replace(run, settings={**run.settings, "base": 1})
+
+    good = levelled(formula_run(lambda n: 0.0, lambda n: 3.0))
+    found = line(good)
+    assert found is not None
+    assert found.x[0] == pytest.approx(0.2)  # n = 2: the rate is 0 at n = 1
+    assert found.anchor == pytest.approx(np.sqrt(2048.0) / 10.0)
+    late = line(_tests_from(good, 64))
+    assert late is not None
+    assert late.x[0] == pytest.approx(6.4)
+    short = line(levelled(formula_run(lambda n: 0.0, lambda n: 3.0, last=2)))
+    assert short is not None  # middle √2
+    assert line(levelled(formula_run(lambda n: 0.0, lambda n: 3.0, last=1))) is None
+    for height in (0.0, -1.0):
+        assert line(levelled(formula_run(lambda n: 0.0, lambda n, h=height: h))) is None  # type: ignore[misc]
+    early = levelled(formula_run(lambda n: 0.0, lambda n: 1.0, last=32, method="br"))
+    assert line(_tests_from(good, 64), early) is None  # nothing in common
+
+
+def test_the_last_bar_stands_for_all_that_follow() -> None:
+    """Bars expect at least 5 draws: of 90, down to level 5 (90/2^4 ≥ 5); of 4 there is one bar."""
+    run = dataclasses.replace(formula_run(lambda n: 0.0), settings={"base": 1} | _TRUNCATION)
+
+    def found(levels: dict[str, int]) -> curves.Levels:
+        lines = [{"iteration": 16, "levels": levels}]  # T = 8: levels up to 3 are used
+        made = curves.levels(Reproduction(Path(), {}, [dataclasses.replace(run, lines=lines)]))
+        assert made is not None
+        return made
+
+    many = found({"1": 45, "2": 22, "3": 11, "4": 6, "5": 3, "6": 2, "7": 1})
+    assert many.level == [1, 2, 3, 4, 5]
+    assert many.used == pytest.approx([45 / 90, 22 / 90, 11 / 90, 0.0, 0.0])
+    assert many.beyond == pytest.approx([0.0, 0.0, 0.0, 6 / 90, 6 / 90])
+    assert many.law == [0.5, 0.25, 0.125, 0.0625, 0.0625]
+    few = found({"1": 3, "2": 1})
+    assert (few.level, few.used, few.law, few.draws) == ([1], [1.0], [1.0], 4)
+    low = found({"1": 60, "2": 30})
+    assert low.level == [1, 2]
+
+
+_TRUNCATION = {"truncation_scale": 2.0, "truncation_exponent": 0.5}
