@@ -77,6 +77,17 @@ def test_resume_does_only_what_is_left(tmp_path: Path) -> None:
     assert calls == [2.0]
 
 
+def test_resume_removes_the_parts_of_a_run_that_was_killed_before_it_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("mlmcgrad.experiments.folder.forget", lambda *_: None)
+        _simulate(tmp_path)
+    assert set(content(tmp_path)) > {"config.json", "metrics.jsonl", "summary.json"}
+    _simulate(tmp_path, resume=True)
+    assert set(content(tmp_path)) == {"config.json", "metrics.jsonl", "summary.json"}
+
+
 def test_resume_only_reads_a_complete_run(tmp_path: Path) -> None:
     findings = _simulate(tmp_path)
     before = content(tmp_path)

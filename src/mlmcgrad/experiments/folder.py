@@ -66,7 +66,9 @@ def simulated(
     with _held(settings, resume=settings.resume):
         if (settings.out / records.SUMMARY).exists():
             with _blamed_on_files(settings.out):
-                yield Findings.read(settings.out)
+                findings = Findings.read(settings.out)
+                forget(settings.out, arguments)  # of a run that was killed before it did
+                yield findings
             return
         _write_config(settings)
         findings = summarise(run_parts(part, arguments, settings.out, settings.jobs, console))
