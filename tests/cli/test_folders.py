@@ -9,7 +9,7 @@ import pytest
 from mlmcgrad.cli.commands import COMMANDS as EVERY
 from tests.experiments.reproduce import fabricated
 from tests.faults.commands import COMMANDS, call, resume, shortened
-from tests.runs.test_owner import content
+from tests.folders import content
 
 
 @pytest.fixture(scope="module", autouse=True)

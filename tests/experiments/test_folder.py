@@ -15,7 +15,7 @@ from mlmcgrad.experiments.folder import Findings, replaced, simulated
 from mlmcgrad.experiments.scaling.settings import Scaling
 from mlmcgrad.runs.lock import locked
 from mlmcgrad.runs.pool import Report
-from tests.runs.test_owner import content
+from tests.folders import content
 
 QUIET = Console(quiet=True)
 ARGUMENTS = {name: {"value": value} for name, value in (("one", 1.0), ("two", 2.0))}
@@ -201,12 +201,12 @@ def test_force_keeps_the_earlier_run(tmp_path: Path) -> None:
 def test_another_experiment_is_refused(resume: bool, tmp_path: Path) -> None:
     _replace(tmp_path / "bound")
     before = content(tmp_path)
-    with pytest.raises(ValueError, match=r"holds a run of bound; name another folder with --out"):
+    with pytest.raises(ValueError, match=r"holds a run of bound, as its config"):
         _simulate(tmp_path / "bound", resume=resume)
     assert content(tmp_path) == before
     _simulate(tmp_path / "scaling")
     before = content(tmp_path)
-    with pytest.raises(ValueError, match=r"scaling holds a run of scaling; name another folder"):
+    with pytest.raises(ValueError, match=r"scaling holds a run of scaling, as its config"):
         _replace(tmp_path / "scaling")
     assert content(tmp_path) == before
 

@@ -10,6 +10,7 @@ import pytest
 
 from mlmcgrad.runs.folder import versions
 from mlmcgrad.runs.owner import Owner, aside, check_same, held, write_config
+from tests.folders import content
 
 TASTING = Owner("tasting", ("tasting.png", "glass-[0-9]*.txt"))
 TRAIN = Owner("train", ("checkpoints",))
@@ -25,12 +26,6 @@ class Tasting:
 def _enter(folder: Path, owner: Owner = TASTING, **how: bool) -> dict[str, Any]:
     with held(folder, owner, **{"resume": False, "force": False, **how}) as before:
         return before
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    """Every file but the lock."""
-    paths = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
-    return {str(name): path.read_bytes() for name, path in paths.items() if path.name != "lock"}
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -56,7 +51,7 @@ def test_it_is_opened_once_or_resumed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("config.json", '{"experiment": "train"}', "holds a run of train; name another folder"),
+        ("config.json", '{"experiment": "train"}', "holds a run of train, as its config"),
         ("config.json", '{"mine": 1}', "holds a foreign config.json"),
         ("config.json", '{"experiment": 3}', "holds a foreign config.json"),
         ("config.json", "mine", r"config.json is damaged: it is not JSON"),

@@ -140,7 +140,8 @@ def _continued(folder: Path, owner: Owner, resume: bool) -> dict[str, Any]:
         raise ValueError(f"{error}; {hint if CHECKPOINTS in entries else ''}{_REMEDY}") from error
     experiment = config.get("experiment")
     if experiment != owner.experiment:
-        what = f"a run of {experiment}" if isinstance(experiment, str) else "a foreign " + CONFIG
+        known = isinstance(experiment, str)
+        what = f"a run of {experiment}, as its {CONFIG} says" if known else f"a foreign {CONFIG}"
         raise ValueError(f"out: {folder} holds {what}; {_REMEDY}")
     if not resume:
         raise ValueError(

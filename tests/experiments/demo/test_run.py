@@ -48,7 +48,7 @@ def test_smoke(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_another_experiment_is_refused_before_anything_is_computed(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"experiment": "train"}')
-    with pytest.raises(ValueError, match="holds a run of train; name another folder with --out"):
+    with pytest.raises(ValueError, match="holds a run of train, as its config"):
         demo.run(Demo(tmp_path), Console(quiet=True))
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 

@@ -16,7 +16,7 @@ from mlmcgrad.experiments.reproduce.sentences import paper
 from mlmcgrad.experiments.reproduce.settings import Report
 from mlmcgrad.runs.lock import locked
 from tests.experiments.reproduce import fabricated
-from tests.runs.test_owner import content
+from tests.folders import content
 
 QUIET = Console(quiet=True)
 
@@ -82,7 +82,7 @@ def test_two_of_one_dataset(tmp_path: Path) -> None:
 def test_a_report_is_not_written_over_another_run(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"experiment": "train"}')
     (tmp_path / "summary.json").write_text("of the training")
-    with pytest.raises(ValueError, match="holds a run of train; name another folder with --out"):
+    with pytest.raises(ValueError, match="holds a run of train, as its config"):
         report.run(Report((folder,), out=tmp_path), QUIET)
     assert (tmp_path / "summary.json").read_text() == "of the training"
 

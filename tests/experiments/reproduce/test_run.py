@@ -23,7 +23,7 @@ from mlmcgrad.experiments.reproduce.tables import value
 from mlmcgrad.runs.lock import locked
 from mlmcgrad.training.config import Config
 from tests.experiments.reproduce import fabricated
-from tests.runs.test_owner import content
+from tests.folders import content
 
 QUIET = Console(quiet=True)
 SMALL = ("--preset", "smoke", "--optimizer", "amsgrad", "--methods", "br", "mlmc")
@@ -143,7 +143,7 @@ def test_a_folder_in_use_is_not_touched(
     assert "evaluate_every must be 2 as" in capsys.readouterr().err
     (tmp_path / "config.json").write_text('{"experiment": "scaling"}')
     assert main(["reproduce", *SMALL, "--out", str(tmp_path), "--resume"]) == 2
-    assert "holds a run of scaling; name another folder" in capsys.readouterr().err
+    assert "holds a run of scaling, as its config" in capsys.readouterr().err
 
 
 def test_force_keeps_the_earlier_reproduction(whole: Path, tmp_path: Path) -> None:
