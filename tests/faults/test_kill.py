@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,9 @@ OUT = "run"
 @pytest.mark.parametrize("name", FEW)
 def test_killed(name: str, tmp_path: Path) -> None:
     trial = Trial(name, tmp_path)
-    for number in range(times(1, 10)):
-        if trial.reaches((number + trial.random.random()) / times(1, 10)):
-            os.kill(trial.process.pid, signal.SIGKILL)
-            trial.ends(-signal.SIGKILL)
+    for _ in trial.moments(times(1, 10)):
+        os.kill(trial.process.pid, signal.SIGKILL)
+        trial.ends(-signal.SIGKILL)
     trial.compare()
 
 
@@ -69,14 +69,13 @@ def test_a_worker_is_killed(name: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(times(0, 1) == 0, reason="takes minutes: make faults")
 def test_asked_to_stop(name: str, tmp_path: Path) -> None:
     trial = Trial(name, tmp_path)
-    for number in range(9):
+    for number in trial.moments(9):
         request = REQUESTS[number % 3]
-        if trial.reaches((number + trial.random.random()) / 9):
-            # A terminal sends to the whole group, `kill` to one process.
-            (os.killpg if number % 2 else os.kill)(trial.process.pid, request)
-            # Before the first line of the command has run, Python ends as it always does.
-            errors = trial.ends(128 + request, -request, 0)
-            assert "Traceback" not in errors or "in main" not in errors, errors
+        # A terminal sends to the whole group, `kill` to one process.
+        (os.killpg if number % 2 else os.kill)(trial.process.pid, request)
+        # Before the first line of the command has run, Python ends as it always does.
+        errors = trial.ends(128 + request, -request, 0)
+        assert "Traceback" not in errors or "in main" not in errors, errors
     trial.compare()
 
 
@@ -91,6 +90,15 @@ class Trial:
         self.process = console.start(self.arguments, self.undisturbed)
         self.ends(0)
         self.seconds = time.monotonic() - begin
+
+    def moments(self, count: int) -> Iterator[int]:
+        """The command runs at so many random moments, one in each of as many parts of the time."""
+        part = met = 0
+        while met < count:
+            if self.reaches((part % count + self.random.random()) / count):
+                yield met
+                met += 1
+            part += 1
 
     def reaches(self, share: float) -> bool:
         """Start or resume the command; False if it ends before this share of the time is over."""
