@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlmcgrad.levels import Assignment, Geometric, LevelLaw, Tabulated
+from mlmcgrad.levels import Assignment, Geometric, LevelLaw, Tabulated, check_truncation
+from tests.chains import rng
 from tests.statistics import mean_is
 
 ASSIGNMENTS: tuple[Assignment, ...] = ("independent", "shared", "balanced")
@@ -157,3 +158,26 @@ def test_bad_assignment_and_level() -> None:
         Geometric().sample(3, torch.Generator(), "stratified")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="k must be a level between 0 and 2, got 3"):
         Tabulated([0.5, 0.5]).length(3)
+
+
+def test_the_last_number_below_one_still_has_a_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """u = 1 − 2^{−53} in the last of three slices: (2 + u)/3 rounds to 1, which has no level."""
+    highest = 1.0 - 2.0**-53
+    assert (2.0 + highest) / 3.0 == 1.0
+    monkeypatch.setattr(torch, "rand", lambda n, **_: torch.full((n,), highest).double())
+    levels = Geometric().sample(3, rng(), "balanced")
+    assert sorted(levels.tolist()) == [1, 2, 54]  # u = 1/3 and 2/3, and P(K > 53) = 2^{−53}
+
+
+def test_terms_by_hand() -> None:
+    """Level 3 of the paper: H^{(1)} + 8 (H^{(8)} − H^{(4)}) as weights a step."""
+    assert Geometric().terms(3) == ((1, 4, 8), (1.0, -2.0, 1.0))
+    assert Geometric().terms(3, base=2) == ((2, 8, 16), (0.5, -1.0, 0.5))
+    assert Geometric().terms(0) == ((1, 1, 1), (1.0, 0.0, 0.0))
+
+
+def test_the_longest_chain_that_can_be_asked_for() -> None:
+    below = math.nextafter(2.0**62, 0.0)
+    assert check_truncation(below) == below
+    with pytest.raises(ValueError, match=r"truncation must be a positive number below 2\^62"):
+        check_truncation(2.0**62)
