@@ -24,6 +24,9 @@ from tests.mutants.judge import KILLED, SURVIVED, Task, judge
 from tests.mutants.modules import TESTS, Module, modules
 from tests.mutants.record import record
 
+SURVIVORS = Path("build", "mutants.toml")
+Names = dict[str, str]  # of changes, with the reason or ""
+
 
 def main(arguments: list[str]) -> int:
     """Plant, judge, print; 1 if a change survives that is not known to be equivalent."""
@@ -31,6 +34,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("modules", nargs="*", help="like levels or theory/*; all if none is named")
     parser.add_argument("--sample", type=int, help="so many changes of each module, at random")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--again", action="store_true", help="only what survived the last time")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[2], help="the project")
     options = parser.parse_args(arguments)
@@ -39,8 +43,8 @@ def main(arguments: list[str]) -> int:
     wanted = list(modules(sources, options.modules))
     if not wanted:
         parser.error(f"no module is called {' or '.join(options.modules)}")
-    known = root / "tests" / "mutants" / "equivalent.toml"
-    equivalent = tomllib.loads(known.read_text(encoding="utf-8")) if known.exists() else {}
+    equivalent = _read(root / "tests" / "mutants" / "equivalent.toml")
+    before = _read(root / SURVIVORS) if options.again else None
     gone: list[str] = []
     _row("module", "tried", KILLED, SURVIVED, "equivalent")
     with warm():
@@ -52,7 +56,8 @@ def main(arguments: list[str]) -> int:
             for module in several.values():
                 listed = equivalent.get(module.name, {})
                 gone += [f"{module.name} {name}" for name in _gone(module, listed)]
-                for i, change in _chosen(module, listed, options.sample, options.seed):
+                names = None if before is None else before.get(module.name, {})
+                for i, change in _chosen(module, listed, names, options.sample, options.seed):
                     where, function = change.where, change.function
                     order = calls.order(module.path, where, function, module.mirrored)
                     tasks.append(Task(module.imported, module.path, i, change.name, order))
@@ -64,21 +69,27 @@ def main(arguments: list[str]) -> int:
     return int(_write_survivors(root, wanted) or bool(gone))
 
 
+def _read(path: Path) -> dict[str, Names]:
+    return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
 def _changes(module: Module) -> list[Change]:
     return changes(module.path.read_text(encoding="utf-8"))
 
 
-def _gone(module: Module, listed: dict[str, str]) -> list[str]:
+def _gone(module: Module, listed: Names) -> list[str]:
     return sorted(set(listed) - {change.name for change in _changes(module)})
 
 
 def _chosen(
-    module: Module, listed: dict[str, str], sample: int | None, seed: int
+    module: Module, listed: Names, names: Names | None, sample: int | None, seed: int
 ) -> list[tuple[int, Change]]:
     """The changes to try, with their numbers: those not listed, or some of them."""
     every = list(enumerate(_changes(module)))
     some = [(i, change) for i, change in every if change.name not in listed]
     module.count["equivalent"] = len(every) - len(some)
+    if names is not None:
+        some = [(i, change) for i, change in some if change.name in names]
     if sample is not None:
         random.Random(f"{seed} {module.name}").shuffle(some)
         some = sorted(some[:sample], key=lambda numbered: numbered[0])
@@ -98,7 +109,7 @@ def _count(module: Module, task: Task, verdict: str) -> None:
 def _write_survivors(root: Path, tried: list[Module]) -> bool:
     """The file of survivors, in the form of `equivalent.toml`; True if there are any."""
     text = "".join(_survivors(tried))
-    out = root / "build" / "mutants.toml"
+    out = root / SURVIVORS
     out.parent.mkdir(exist_ok=True)
     out.write_text(text, encoding="utf-8")
     if text:
