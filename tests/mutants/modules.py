@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
-_CORE = ("tests/estimators", "tests/test_enumeration.py", "tests/test_gradient*.py")
+_CORE = (
+    "tests/estimators",
+    "tests/test_enumeration.py",
+    "tests/test_backward.py",
+    "tests/test_gradient*.py",
+)
 _SMALL = ("levels", "measure", "ranges", "rounding", "schedules")
 # For the modules of a folder ("" is the core), beside their doctests.
 TESTS = {
