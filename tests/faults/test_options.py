@@ -191,7 +191,7 @@ def test_every_set_of_options_ends_with_a_result_or_a_message(command: str, mate
     def attempt(chosen: dict[str, Tokens]) -> None:
         with tempfile.TemporaryDirectory() as name:
             folder = shutil.copytree(material, Path(name) / "here")
-            ended = run(line(command, chosen), folder, times(2, 4), OFFLINE)
+            ended = run(line(command, chosen), folder, times(1, 4), OFFLINE)
         said = ended.out + ended.err
         # A SIGINT inside a `__del__` is reported so by Python, and lost; the next one is not.
         ignored = ended.stopped and "Exception ignored in" in said
