@@ -221,7 +221,7 @@ def test_rows_are_divided_by_their_sums() -> None:
     """Thirds in float32 sum to 1 + 3e-8; what is used sums to 1."""
     thirds = np.full((3, 3), 1 / 3, dtype=np.float32)
     assert abs(thirds.astype(float).sum(axis=1) - 1.0).max() > 1e-8
-    np.testing.assert_allclose(transition_matrix(thirds).sum(axis=1), 1.0, atol=1e-15)
+    assert abs(transition_matrix(thirds).sum(axis=1) - 1.0).max() < 1e-15
 
 
 @pytest.mark.parametrize("states", [2, 3, 6, 7, 9])
@@ -241,7 +241,7 @@ def test_a_long_way_round_is_one_class(states: int) -> None:
         (np.zeros((0, 0)), r"square matrix, got shape \(0, 0\)"),
         ([[float("nan"), 1.0], [0.5, 0.5]], r"finite, got P\[0, 0\] = nan"),
         ([[1.5, -0.5], [0.5, 0.5]], r"non-negative, got P\[0, 1\] = -0.5"),
-        ([[0.5, 0.5], [-0.25, 1.25]], r"non-negative, got P\[1, 0\] = -0.25"),
+        ([[0.0, 1.0], [-0.25, 1.25]], r"non-negative, got P\[1, 0\] = -0.25"),
         ([[0.0, 1.0], [math.inf, 0.5]], r"finite, got P\[1, 0\] = inf"),
         ([[0.5, 0.5], [0.5, 0.4]], r"row-stochastic: row 1 sums to 0.9 "),
         ([[0.5, 0.4], [0.5, 0.7]], r"row-stochastic: row 1 sums to 1.2 "),  # the one farther off

@@ -157,6 +157,15 @@ def test_a_gradient_that_is_not_finite_ends_the_step_before_the_parameters_chang
     assert trainer.iteration == 0
 
 
+def test_a_device_that_is_not_there_is_named() -> None:
+    trainer = Trainer(tiny.config(Path("unused"), device="cpu").settings(), tiny.source())
+    assert trainer.device == torch.device("cpu")
+    missing = ["nonsense"] if torch.cuda.is_available() else ["nonsense", "cuda"]
+    for name in missing:
+        with pytest.raises(ValueError, match=name):
+            Trainer(tiny.config(Path("unused"), device=name).settings(), tiny.source())
+
+
 def test_seeds_of_a_purpose_never_change() -> None:
     """Runs of earlier versions are resumed with them."""
     assert seed_for(0, "order") == 2600076910476490116

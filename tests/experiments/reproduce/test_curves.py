@@ -174,6 +174,11 @@ def test_cost_by_hand() -> None:
     assert pair is not None
     assert pair.mean.tolist() == [2.0]
     assert curves.cost([single], "evaluations") is None
+    # Edges lie inside what both cover: 19 is closer to 20 than 30 is, and outside.
+    uneven = _with_lines(run, [(n, 100.0 * n) for n in (10, 19, 30, 40)])
+    inside = curves.cost([uneven, second], "evaluations")
+    assert inside is not None
+    assert inside.x.tolist() == pytest.approx([math.sqrt(30.0 * 40.0)])
     later = _with_lines(run, [(20, 1.0), (30, 2.0)])
     earlier = _with_lines(run, [(10, 1.0), (20, 2.0)])
     assert curves.cost([earlier, later], "evaluations") is None
@@ -201,6 +206,9 @@ def test_a_rate_needs_something_to_pass_through() -> None:
         assert line(levelled(formula_run(lambda n: 0.0, lambda n, h=height: h))) is None  # type: ignore[misc]
     early = levelled(formula_run(lambda n: 0.0, lambda n: 1.0, last=32, method="br"))
     assert line(_tests_from(good, 64), early) is None  # nothing in common
+    touching = line(_tests_from(good, 32), early)
+    assert touching is not None
+    assert touching.anchor == pytest.approx(3.2)
 
 
 def test_the_last_bar_stands_for_all_that_follow() -> None:
