@@ -122,7 +122,7 @@ def test_a_state_has_all_that_the_rest_depends_on() -> None:
     assert tiny.same(second.state(), state)
     assert set(state) == {
         "settings", "source", "iteration", "model", "optimizer",
-        "generator", "order", "spent", "window", "test",
+        "generator", "order", "spent", "window", "test", "recorded",
     }  # fmt: skip
     for _ in range(4):
         whole.step()
@@ -151,7 +151,7 @@ def test_a_gradient_that_is_not_finite_ends_the_step_before_the_parameters_chang
     before = copy.deepcopy(dict(trainer.model.state_dict()))
     for parameter in trainer.model.encoder.parameters():
         parameter.register_hook(lambda gradient: gradient * math.nan)
-    with pytest.raises(FloatingPointError, match=r"^the norm of the gradient is nan$"):
+    with pytest.raises(FloatingPointError, match="entries that are NaN or infinite"):
         trainer.step()
     assert tiny.same(dict(trainer.model.state_dict()), before)
     assert trainer.iteration == 0

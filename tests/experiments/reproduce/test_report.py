@@ -137,11 +137,11 @@ def test_markdown_has_every_claim_once(folder: Path) -> None:
     assert text.startswith(
         "# Claims on digits\n\n`mlmcgrad reproduce --dataset digits`, 5 min 12 s on"
     )
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    tables = [line for line in text.splitlines() if line.startswith("| ")]
+    rows = [line for line in tables if line.count(" | ") == 1]  # others: what was spent
     quoted = {paper(claim) for claim in findings.claims}
     assert len(rows) == len(findings.claims) + 2 * len(quoted)
     assert all(f"“{sentence}”" in text for sentence in quoted if sentence)
-    assert {row.count(" | ") for row in rows} == {1}
     (claim,) = (
         c
         for c in findings.claims
@@ -190,5 +190,4 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert not (folder / "report.html").exists()
     assert main(["report", str(tmp_path / "nowhere")]) == 2
     assert "holds no reproduction" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["report"])
+    assert main(["report"]) == 2

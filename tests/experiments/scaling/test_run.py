@@ -2,6 +2,7 @@
 
 import io
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(
     def interrupted(report: Report, **values: Any) -> Any:
         calls.append(values)
         if len(calls) == 3:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
         return original(report, **values)
 
     interrupted.__module__ = original.__module__
@@ -73,5 +74,5 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(
 
 
 def test_bad_settings_are_named() -> None:
-    with pytest.raises(ValueError, match="jobs must be ≥ 1, got 0"):
+    with pytest.raises(ValueError, match="jobs must be an integer from 1 to 1024, got 0"):
         Scaling(jobs=0)
