@@ -181,3 +181,36 @@ def test_the_longest_chain_that_can_be_asked_for() -> None:
     assert check_truncation(below) == below
     with pytest.raises(ValueError, match=r"truncation must be a positive number below 2\^62"):
         check_truncation(2.0**62)
+
+
+def test_a_table_is_a_value() -> None:
+    """It does not change with the list that it was made of, and may be a key."""
+    values = [0.5, 0.3, 0.2]
+    law = Tabulated(values)
+    values[0] = 0.0
+    assert law == Tabulated((0.5, 0.3, 0.2))
+    assert len({law, Tabulated([0.5, 0.3, 0.2])}) == 1
+    with pytest.raises(ValueError, match=r"must sum to 1, got 1\.5; divide them by their sum"):
+        Tabulated([1.5])
+
+
+def test_outside_the_support_there_is_no_probability() -> None:
+    assert Geometric().pmf(0) == Geometric().pmf(-1) == 0.0
+    law = Tabulated([0.5, 0.5])
+    assert law.pmf(0) == law.pmf(-1) == law.pmf(3) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "u", "level"),
+    [
+        ([0.5, 0.5], 0.5, 2),  # the smallest k with P(K ≤ k) > u
+        ([0.5, 0.5], math.nextafter(0.5, 0.0), 1),
+        ([0.7, 0.3], 0.69999999, 1),  # 0.7 is less than that in single precision
+        ([0.1] * 10, 1.0 - 2.0**-53, 10),  # ten tenths are less than 1
+    ],
+)
+def test_quantiles_of_a_table_at_its_steps(
+    probabilities: list[float], u: float, level: int
+) -> None:
+    found = Tabulated(probabilities).quantile(torch.tensor([u], dtype=torch.float64))
+    assert found.tolist() == [level]

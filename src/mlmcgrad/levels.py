@@ -204,7 +204,7 @@ class Tabulated(LevelLaw):
         if not values:
             raise ValueError("probabilities must have at least one entry, got none")
         for k, p in enumerate(values, start=1):
-            if not 0.0 < p <= 1.0:
+            if not p > 0.0:
                 raise ValueError(
                     f"probabilities must be positive, got {p!r} for level {k}; leave out the "
                     "levels that are never drawn"

@@ -13,7 +13,7 @@ _CORE = (
     "tests/test_backward.py",
     "tests/test_gradient*.py",
 )
-_SMALL = ("levels", "measure", "ranges", "rounding", "schedules")
+_SMALL = ("levels", "measure", "plan", "ranges", "rounding", "schedules")
 # For the modules of a folder ("" is the core), beside their doctests.
 TESTS = {
     "": (*(f"tests/test_{name}.py" for name in _SMALL), *_CORE),
@@ -28,7 +28,7 @@ TESTS = {
 }
 # Of these folders only the mathematics.
 _SOME = {
-    "": ("backward", "gradient", "plan", *_SMALL),
+    "": ("backward", "gradient", *_SMALL),
     "training": ("trainer",),
     "experiments/reproduce": ("claims", "compare", "curves"),
 }

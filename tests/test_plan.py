@@ -1,0 +1,35 @@
+"""A plan by hand: level 3 of the paper, a burn-in, and what is selected and moved."""
+
+import torch
+
+from mlmcgrad.plan import Plan
+
+# H^{(1)} + 8 (H^{(8)} − H^{(4)}); the mean of steps 3 … 6; one step.
+PLAN = Plan(
+    levels=torch.tensor([3, 0, 1]),
+    lengths=torch.tensor([[1, 4, 8], [2, 2, 6], [1, 1, 1]]),
+    weights=torch.tensor([[1.0, -2.0, 1.0], [0.0, -0.25, 0.25], [1.0, 0.0, 0.0]]).double(),
+)
+
+
+def test_weights_of_the_steps() -> None:
+    steps = PLAN.step_weights(1, 9)
+    assert steps[:, 0].tolist() == [0.0, -1.0, -1.0, -1.0, 1.0, 1.0, 1.0, 1.0, 0.0]
+    assert steps[:, 1].tolist() == [0.0, 0.0, 0.25, 0.25, 0.25, 0.25, 0.0, 0.0, 0.0]
+    assert steps[:, 2].tolist() == [1.0] + [0.0] * 8
+    assert torch.equal(PLAN.step_weights(4, 6), steps[3:6])
+    chains = torch.tensor([2, 0, 0, 1])
+    assert PLAN.at(torch.tensor([1, 2, 8, 6]), chains).tolist() == [1.0, -1.0, 1.0, 0.25]
+
+
+def test_longest_and_largest() -> None:
+    assert PLAN.longest.tolist() == [8, 6, 1]
+    assert PLAN.largest_step_weight.tolist() == [1.0, 0.25, 1.0]
+
+
+def test_some_of_the_chains() -> None:
+    some = PLAN.select(torch.tensor([2, 0]))
+    assert some.levels.tolist() == [1, 3]
+    assert torch.equal(some.step_weights(1, 8), PLAN.step_weights(1, 8)[:, [2, 0]])
+    there = PLAN.to(torch.device("meta"))
+    assert {t.device.type for t in (there.levels, there.lengths, there.weights)} == {"meta"}
