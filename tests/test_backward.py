@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import mlmcgrad as mg
+from mlmcgrad.backward import WeightedBackward, leaves
+from mlmcgrad.measure import Measure
 from tests.chains import random_matrix, rng
 
 KERNEL = mg.kernels.Finite(random_matrix(3, 0))
@@ -162,3 +164,41 @@ def test_a_function_that_changes_the_states_in_place(name: str) -> None:
         gradient.backward(torch.ones(4, 2), generator=rng())
     spoilt.clear()
     gradient.backward(torch.ones(4, 2), generator=rng())
+
+
+def test_slopes_are_those_of_the_weighted_loss() -> None:
+    p = _leaf()
+    points = torch.randn(4, 3, dtype=torch.float64, generator=rng(1))
+    measure = Measure(points, torch.tensor([0, 0, 1, 1]), torch.tensor([0.5, -2.0, 3.0, 0.0]))
+    scale = torch.tensor([2.0, 5.0], dtype=torch.float64)
+
+    def loss(x: Tensor, scale: Tensor) -> Tensor:
+        return scale * (p * x**2).sum(1)
+
+    total = WeightedBackward(loss, (scale,), divisor=4, parameters=(p,))
+    slopes = total.add_with_slopes(measure)
+    weight = torch.tensor([0.5 * 2, -2.0 * 2, 3.0 * 5, 0.0], dtype=torch.float64)[:, None] / 4
+    assert torch.allclose(slopes, weight * 2 * p.detach() * points, rtol=1e-12)
+    (gradient,) = total.gradients()
+    assert torch.allclose(gradient, (weight * points**2).sum(0), rtol=1e-12)
+    assert (total.count, total.parameters) == (4, (p,))
+    assert not points.requires_grad
+    # A loss that does not depend on the states has slopes of 0.
+    flat = WeightedBackward(lambda x: p.sum().expand(len(x)), (), divisor=1, parameters=(p,))
+    assert torch.equal(flat.add_with_slopes(measure), torch.zeros_like(points))
+
+
+def test_leaves_of_a_graph_with_many_paths_are_found_at_once() -> None:
+    p = _leaf()
+    x = p
+    for _ in range(60):  # 2^60 paths
+        x = x + x
+    assert [id(leaf) for leaf in leaves(x.sum())] == [id(p)]
+
+
+def test_one_bad_gradient_among_good_ones_is_seen() -> None:
+    p, q = _leaf(), torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    made = _made(lambda x: p[x] + (q[x] * 0).sqrt(), parameters=[p, q])
+    with pytest.raises(FloatingPointError, match=r"gradient of parameter 1 has \d entries"):
+        made.backward(START, generator=rng())
+    assert p.grad is None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mlmcgrad.experiments.reproduce.checks import check_about, check_rows
+from mlmcgrad.experiments.reproduce.checks import check_about, check_complete, check_rows
 from tests.experiments.reproduce import fabricated
 
 PATH = Path("somewhere/runs/amsgrad-br-0/metrics.jsonl")
@@ -88,3 +88,15 @@ def test_lines(kind: str, field: str, value: Any, folder: Path) -> None:
     said = rf"^{PATH} is damaged: in line {number + 1} {field} is .*; move {PATH.parent} away"
     with pytest.raises(ValueError, match=said):
         check_rows(PATH, rows)
+
+
+def test_complete_run_has_its_last_test(folder: Path) -> None:
+    (path,) = folder.glob("runs/*/metrics.jsonl")
+    summary = path.with_name("summary.json")
+    tests = [row for row in map(json.loads, path.read_text().splitlines()) if "nll" in row]
+    check_complete(path, tests, summary)
+    end = tests[-1]["iteration"]
+    for some, last in ((tests[:-1], tests[-2]["iteration"]), ([], None)):
+        said = rf"^{path} is damaged: its last test is of iteration {last}, but .* says {end}; move"
+        with pytest.raises(ValueError, match=said):
+            check_complete(path, some, summary)

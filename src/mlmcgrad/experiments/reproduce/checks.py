@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mlmcgrad.runs.folder import read_json
+
 Rule = Callable[[Any], bool]
 
 
@@ -96,6 +98,21 @@ def check_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         for kind, rules in _LINES.items():
             if kind in row:
                 _check(f"{path} is damaged: in line {number}", row, rules, train_again(path))
+
+
+def check_complete(path: Path, tests: Sequence[Mapping[str, Any]], summary: Path) -> None:
+    """Refuse metrics.jsonl of a complete run that ends before the run did.
+
+    Raises:
+        ValueError: the message names both files and what they say.
+    """
+    last = tests[-1]["iteration"] if tests else None
+    end = read_json(summary).get("iteration")
+    if last != end:
+        raise ValueError(
+            f"{path} is damaged: its last test is of iteration {last}, but {summary} says {end}; "
+            f"{train_again(path)}"
+        )
 
 
 def train_again(path: Path) -> str:

@@ -18,7 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlmcgrad.experiments.reproduce.checks import check_about, check_rows, train_again
+from mlmcgrad.experiments.reproduce.checks import (
+    check_about,
+    check_complete,
+    check_rows,
+    train_again,
+)
 from mlmcgrad.runs import folder as records
 
 RUNS, ERROR = "runs", "error.json"
@@ -115,6 +120,10 @@ def gather(folder: Path) -> Reproduction:
 def _read(name: str, folder: Path, settings: dict[str, Any]) -> TrainingRun:
     """A run that has not begun has no lines; the settings say what it would have been."""
     rows = _rows(folder / records.METRICS)
+    tests = [row for row in rows if "nll" in row]
+    complete = (folder / records.SUMMARY).exists()
+    if complete:
+        check_complete(folder / records.METRICS, tests, folder / records.SUMMARY)
     return TrainingRun(
         name=name,
         folder=folder,
@@ -122,9 +131,9 @@ def _read(name: str, folder: Path, settings: dict[str, Any]) -> TrainingRun:
         optimizer=settings["optimizer"],
         seed=settings["seed"],
         settings=settings,
-        tests=[row for row in rows if "nll" in row],
+        tests=tests,
         lines=[row for row in rows if "bound" in row],
-        complete=(folder / records.SUMMARY).exists(),
+        complete=complete,
         error=_reason(folder / ERROR),
     )
 
