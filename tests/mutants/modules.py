@@ -18,7 +18,7 @@ _SMALL = ("levels", "measure", "plan", "ranges", "rounding", "schedules")
 TESTS = {
     "": (*(f"tests/test_{name}.py" for name in _SMALL), *_CORE),
     "estimators": _CORE,
-    "kernels": ("tests/kernels", *_CORE[1:]),
+    "kernels": ("tests/kernels/test_[!c]*.py", "tests/kernels/test_conformance.py", *_CORE[1:]),
     "optim": ("tests/optim",),
     "theory": ("tests/theory",),
     "iwae": ("tests/iwae",),
@@ -26,6 +26,9 @@ TESTS = {
     "training": ("tests/training/test_trainer.py",),
     "experiments/reproduce": ("tests/experiments/reproduce/test_c*.py",),
 }
+# Not planted: every change would be compiled anew, for 20 seconds; `tests/kernels/test_compiled.py`
+# compares its numbers with those of the plain kernels.
+_COMPILED = "kernels/_compiled"
 # Of these folders only the mathematics.
 _SOME = {
     "": ("backward", "gradient", *_SMALL),
@@ -55,5 +58,7 @@ def modules(sources: Path, patterns: list[str]) -> Iterator[Module]:
         for path in sorted((sources / folder).glob("*.py")):
             module = Module(path, sources)
             chosen = not patterns or any(fnmatch(module.name, pattern) for pattern in patterns)
+            if module.name == _COMPILED:
+                continue
             if chosen and path.stem != "__init__" and path.stem in _SOME.get(folder, (path.stem,)):
                 yield module
