@@ -8,7 +8,7 @@ import mlmcgrad
 ROOT = Path(mlmcgrad.__file__).parent
 LAYERS = [
     {"ranges", "rounding", "schedules", "plan", "measure", "runs"},
-    {"levels", "optim", "theory", "datasets"},
+    {"levels", "store", "optim", "theory", "datasets"},
     {"kernels", "estimators"},
     {"backward", "problems"},
     {"estimate"},

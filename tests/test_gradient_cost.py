@@ -123,6 +123,12 @@ def _kernels() -> dict[str, tuple[Any, Any, Any, tuple[Any, ...]]]:
         "MALA": (mg.kernels.MALA(normal.log_density, 0.5), normal.loss, normal.start(24), ()),
         "ISIR": (latent.kernel(), latent.loss, None, (y,)),
         "ISIR, Rao-Blackwell": (latent.kernel(5, True), latent.loss, None, (y,)),
+        "Importance": (
+            mg.kernels.Importance(latent.log_weight, latent.propose, 5),
+            latent.loss,
+            None,
+            (y,),
+        ),
         "Finite": (chain.kernel(), chain.loss, chain.start(24), ()),
         "FromStep": (machine.kernel(), machine.loss, machine.start(24), ()),
     }
@@ -133,6 +139,7 @@ ESTIMATORS: dict[str, mg.estimators.Estimator] = {
     "MLMC": mg.MLMC(32),
     "MLMC, balanced": mg.MLMC(32, assignment="balanced", base=2),
     "MLMC, shared": mg.MLMC(32, assignment="shared"),
+    "MLMCSum": mg.MLMCSum(32, assignment="balanced"),
 }
 
 

@@ -27,6 +27,16 @@ kernel = mg.kernels.ISIR(
 mg.kernels.isir._PART_DRAWS = 2**10  # of 4 MB
 x0, context = None, (torch.ones(2, 2),)
 """
+IMPORTANCE = """
+kernel = mg.kernels.Importance(
+    lambda z, y: (z[:, :2] * y).sum(1),
+    lambda rows, y, generator: torch.randn(rows, 1000, generator=generator),
+    5,
+    chunk=512,
+)
+mg.kernels.importance._PART_DRAWS = 2**10
+x0, context = None, (torch.ones(2, 2),)
+"""
 END = """
 def loss(x, *_):
     return 0.5 * (x - theta).square().sum(1)
@@ -48,7 +58,7 @@ def _peak(kernel: str, length: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "kernel", [MALA, ISIR.format(rao_blackwell=False), ISIR.format(rao_blackwell=True)]
+    "kernel", [MALA, ISIR.format(rao_blackwell=False), ISIR.format(rao_blackwell=True), IMPORTANCE]
 )
 def test_peak_memory_does_not_depend_on_the_length(kernel: str) -> None:
     """All states of the long chains would take 0.5 GB; torch itself takes about 0.3 GB."""

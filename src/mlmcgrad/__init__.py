@@ -26,23 +26,28 @@ if TYPE_CHECKING:
         training,
     )
     from mlmcgrad.estimate import Estimate
-    from mlmcgrad.estimators import MLMC, Average
+    from mlmcgrad.estimators import MLMC, Average, MLMCSum
     from mlmcgrad.gradient import MarkovGradient
+    from mlmcgrad.store import Store
 
 __version__ = "0.2.0"
 
 _HOME = {
     "MLMC": "estimators",
+    "MLMCSum": "estimators",
     "Average": "estimators",
     "Estimate": "estimate",
     "MarkovGradient": "gradient",
+    "Store": "store",
 }
 
 __all__ = [
     "MLMC",
     "Average",
     "Estimate",
+    "MLMCSum",
     "MarkovGradient",
+    "Store",
     "datasets",
     "diagnostics",
     "estimators",

@@ -31,6 +31,7 @@ class Estimate:
         invalid: proposals refused because the density or its gradient was NaN or +∞ there.
         last: final state of each chain, (chains, *shape): a warm start for the next call.
         parameters: the tensors that received a gradient, in the order of `gradient.gradient`.
+        cut: chains that the budget of an infinite truncation made shorter; 0 leaves no bias.
     """
 
     value: float
@@ -43,6 +44,7 @@ class Estimate:
     invalid: int
     last: Tensor
     parameters: tuple[Tensor, ...]
+    cut: int = 0
 
     @classmethod
     def of(
@@ -67,6 +69,7 @@ class Estimate:
             invalid=outcome.invalid,
             last=outcome.last,
             parameters=parameters,
+            cut=plan.cut,
         )
 
 
@@ -83,6 +86,8 @@ def warn_of(outcome: Outcome, plan: Plan) -> None:
         warnings.warn(text, RuntimeWarning, stacklevel=4)
     elif chains >= _ENOUGH_CHAINS and 2 * outcome.collapsed > chains:
         warnings.warn(_COLLAPSED, RuntimeWarning, stacklevel=4)
+    if plan.cut:
+        warnings.warn(_CUT, RuntimeWarning, stacklevel=4)
 
 
 _INVALID = (
@@ -98,4 +103,9 @@ _COLLAPSED = (
     "in most chains one candidate of the first step has more than 99.9 % of the weight, so the "
     "others are evaluated for nothing; use a proposal that is closer to the target (if it is being "
     "trained, wait)"
+)
+_CUT = (
+    "a chain drew a level beyond the budget of its infinite truncation and was cut there, so the "
+    "estimate has the bias of that length; raise max_transitions of the estimator, or lower its "
+    "continuation"
 )

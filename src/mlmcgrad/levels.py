@@ -132,10 +132,7 @@ class LevelLaw(ABC):
         Returns:
             Levels, (chains,) int64.
         """
-        if assignment not in get_args(Assignment):
-            raise ValueError(
-                f"assignment must be one of {get_args(Assignment)}, got {assignment!r}"
-            )
+        check_assignment(assignment)
         count = 1 if assignment == "shared" else chains
         u = torch.rand(count, dtype=torch.float64, generator=generator, device=generator.device)
         if assignment == "balanced":
@@ -248,3 +245,9 @@ def check_truncation(truncation: float) -> float:
             "levels with longer chains are not used; for example 64 or schedules.power(1.0, 0.5)"
         )
     return truncation
+
+
+def check_assignment(assignment: Assignment) -> None:
+    """Refuse a way of assigning levels to chains that does not exist."""
+    if assignment not in get_args(Assignment):
+        raise ValueError(f"assignment must be one of {get_args(Assignment)}, got {assignment!r}")

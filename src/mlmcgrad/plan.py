@@ -28,6 +28,7 @@ class Plan:
     levels: Tensor  # (chains,) int64: the level K drawn; 0 where the estimator has no levels
     lengths: Tensor  # (chains, terms) int64: p_j, non-decreasing along the terms
     weights: Tensor  # (chains, terms) float64: w_j = a_j / p_j
+    cut: int = 0  # chains that a budget made shorter than their level asks for
 
     @property
     def longest(self) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 
 from mlmcgrad.estimators.average import Average
 from mlmcgrad.estimators.mlmc import MLMC
+from mlmcgrad.estimators.mlmc_sum import MLMCSum
 from mlmcgrad.plan import Plan
 
 
@@ -49,4 +50,4 @@ def check_budget(
         )
 
 
-__all__ = ["MAX_TRANSITIONS", "MLMC", "Average", "Estimator", "check_budget"]
+__all__ = ["MAX_TRANSITIONS", "MLMC", "Average", "Estimator", "MLMCSum", "check_budget"]

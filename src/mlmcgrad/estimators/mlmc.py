@@ -10,12 +10,12 @@ length ℓ_0, also where ℓ_0 > T_n.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import final, get_args
+from typing import final
 
 import torch
 from torch import Tensor
 
-from mlmcgrad.levels import Assignment, Geometric, LevelLaw, check_truncation
+from mlmcgrad.levels import Assignment, Geometric, LevelLaw, check_assignment, check_truncation
 from mlmcgrad.plan import Plan
 from mlmcgrad.ranges import whole
 from mlmcgrad.schedules import Schedule, as_schedule, value_at
@@ -55,10 +55,7 @@ class MLMC:
         as_schedule(self.truncation, "truncation")
         if not callable(self.truncation):
             check_truncation(self.truncation)
-        if self.assignment not in get_args(Assignment):
-            raise ValueError(
-                f"assignment must be one of {get_args(Assignment)}, got {self.assignment!r}"
-            )
+        check_assignment(self.assignment)
         whole(self.base, "base")
 
     def plan(self, chains: int, n: int | None, generator: torch.Generator) -> Plan:

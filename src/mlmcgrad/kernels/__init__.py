@@ -3,8 +3,10 @@
 from mlmcgrad.kernels.base import Kernel, Outcome, Simulation
 from mlmcgrad.kernels.finite import Finite
 from mlmcgrad.kernels.from_step import FromStep
-from mlmcgrad.kernels.isir import ISIR, FirstBlock
+from mlmcgrad.kernels.importance import Importance
+from mlmcgrad.kernels.isir import ISIR
 from mlmcgrad.kernels.mala import MALA
+from mlmcgrad.kernels.proposing import FirstBlock
 from mlmcgrad.kernels.regenerative import Regenerative
 from mlmcgrad.kernels.rwmh import RWMH
 
@@ -15,6 +17,7 @@ __all__ = [
     "Finite",
     "FirstBlock",
     "FromStep",
+    "Importance",
     "Kernel",
     "Outcome",
     "Regenerative",

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mlmcgrad.measure import Measure
 from mlmcgrad.plan import Plan
+from mlmcgrad.store import Remembered
 
 Context: TypeAlias = tuple[Any, ...]
 """What `log_density`, `loss`, … take after x: tensors with one row a chain, alone or in tuples,
@@ -110,6 +111,12 @@ def check_context(context: Any, place: str = "context") -> None:
 
 def count_states(x0: Start, kernel: str) -> int:
     """The number of chains that states x0 start; refuses everything but states."""
+    if isinstance(x0, Remembered):
+        raise ValueError(
+            f"x0 comes from a store that has no state yet for {int((~x0.known).sum())} of "
+            f"{len(x0.known)} rows, and {kernel} has no proposal to draw them from; set them "
+            "first, store[rows] = …"
+        )
     if not isinstance(x0, Tensor) or x0.dim() == 0:
         got = f"shape {tuple(x0.shape)}" if isinstance(x0, Tensor) else repr(x0)
         raise ValueError(

@@ -16,53 +16,37 @@ out, those whose probability is not negligible.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import final
 
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels.base import (
-    Context,
-    Outcome,
-    Pieces,
-    Start,
-    check_rows,
-    check_unchanged,
-    count_states,
-    take,
-    tensors_in,
+from mlmcgrad.kernels.base import Context, Outcome, Pieces, Start, take
+from mlmcgrad.kernels.proposing import (
+    FirstBlock,
+    ProposingKernel,
+    check_alive,
+    count_collapsed,
+    insert,
+    usable,
 )
 from mlmcgrad.kernels.selection import Draws, rao_blackwell, sampled, still_possible
 from mlmcgrad.measure import Measure
 from mlmcgrad.plan import Plan
 from mlmcgrad.ranges import whole
+from mlmcgrad.store import Remembered
 
 # Draws of one part of the chains: enough to make the cost of a part vanish. Averaging has a cost
 # that grows with the square of the steps of a part.
 _PART_DRAWS = 2**16
 _AVERAGED_STEPS = 128
-# The candidates of one step of all chains are in memory at once.
-_MOST_CANDIDATES = 10**8
-_NEARLY_ALL = 0.999
-
-
-@dataclass(frozen=True)
-class FirstBlock:
-    """The k candidates of the first step of `ISIR`, drawn and weighed by the caller.
-
-    A caller who needs their weights anyway (the encoder of an IWAE does) pays for them once: passed
-    to `ISIR` as x0, they are not drawn and weighed again.
-    """
-
-    points: Tensor  # (chains, k, *shape): independent draws of the proposal
-    log_weight: Tensor  # (chains, k)
 
 
 @final
 @dataclass(frozen=True)
-class ISIR:
+class ISIR(ProposingKernel):
     """Iterated sampling importance resampling; leaves π ∝ w·q invariant.
 
     Args:
@@ -77,45 +61,19 @@ class ISIR:
         chunk: rows that are drawn and weighed in one call: it bounds the memory.
 
     `x0=None` starts every chain with a draw of q, so that the first step has k independent draws;
-    x0 may also be a `FirstBlock`: these k draws with their weights, made by the caller.
+    x0 may also be a `FirstBlock`: these k draws with their weights, made by the caller; or what a
+    `Store` remembers: data that it has no state of start with a draw of q.
 
     Reference:
         Tjelmeland (2004); Cardoso, Samsonov, Thin, Moulines, Olsson (2022), "BR-SNIS: bias
         reduced self-normalized importance sampling".
     """
 
-    log_weight: Callable[..., Tensor]
-    propose: Callable[..., Tensor]
-    candidates: int
     rao_blackwell: bool = field(default=False, kw_only=True)
-    chunk: int = field(default=8192, kw_only=True)
 
     def __post_init__(self) -> None:
         whole(self.candidates, "candidates", 2)
         whole(self.chunk, "chunk")
-
-    def chains(self, x0: Start, context: Context) -> int:
-        """One for each row of x0, or for x0=None of the first tensor in the context."""
-        chains = self._count(x0, context)
-        if chains * self.candidates > _MOST_CANDIDATES:
-            raise ValueError(
-                f"candidates × chains must be at most {_MOST_CANDIDATES:,}, which are in memory at "
-                f"once, got {self.candidates:,} × {chains:,}; use fewer of them, and longer chains"
-            )
-        return chains
-
-    def _count(self, x0: Start, context: Context) -> int:
-        if isinstance(x0, FirstBlock):
-            return len(x0.points)
-        if x0 is not None:
-            return count_states(x0, "ISIR")
-        tensors = [tensor for tensor in tensors_in(context) if tensor.dim()]
-        if not tensors:
-            raise ValueError(
-                "x0=None needs a context tensor with one row per chain, which says how many "
-                "chains there are; got none"
-            )
-        return len(tensors[0])
 
     def run(self, x0: Start, context: Context, plan: Plan, generator: torch.Generator) -> Pieces:
         """Simulate the planned chains; the measure of short ones is one piece.
@@ -124,7 +82,7 @@ class ISIR:
         """
         order = plan.longest.argsort(stable=True)
         plan = plan.select(order)
-        start, law = self._start(x0, context, order), None
+        start, law = self._start(x0, context, order, generator), None
         last, carried = torch.empty(0), torch.zeros(0, dtype=torch.float64)
         select = rao_blackwell if self.rao_blackwell else sampled
         evaluations, moves, invalid, collapsed = 0, 0.0, 0, 0
@@ -185,78 +143,41 @@ class ISIR:
         if start is not None:
             first = counts.cumsum(0) - counts
             free[(first[:, None] + torch.arange(start.points.shape[1])).flatten()] = False
-        states, weights = self._fresh(context, owner[free], generator)
+        states, weights = self.fresh(context, owner[free], generator)
         if start is None:
             z, log_w = torch.cat(states), torch.cat(weights)
         else:
-            z = _insert(states, start.points.flatten(0, 1), ~free)
-            log_w = _insert(weights, start.log_weight.flatten().double(), ~free)
-        bad = ~(log_w < torch.inf)  # NaN or +∞: the draw cannot be used
-        log_w = log_w.masked_fill(bad, -torch.inf)
+            z = insert(states, start.points.flatten(0, 1), ~free)
+            log_w = insert(weights, start.log_weight.flatten().double(), ~free)
+        log_w, bad = usable(log_w)
         draws = Draws(log_w, lengths.to(z.device), self.candidates - 1, law)
-        return draws, z, owner, int(bad.sum())
+        return draws, z, owner, bad
 
-    def _start(self, x0: Start, context: Context, chains: Tensor) -> FirstBlock | None:
+    @torch.no_grad()
+    def _start(
+        self, x0: Start, context: Context, chains: Tensor, generator: torch.Generator
+    ) -> FirstBlock | None:
         """The candidates that x0 holds, in the order of the chains; bare states are weighed."""
         if x0 is None:
             return None
         if isinstance(x0, FirstBlock):
-            if x0.log_weight.shape != x0.points.shape[:2] or x0.points.shape[1] != self.candidates:
-                raise ValueError(
-                    f"x0 must hold {self.candidates} candidates and a weight for each, got points "
-                    f"of shape {tuple(x0.points.shape)}, weights {tuple(x0.log_weight.shape)}"
-                )
+            self.check_block(x0)
             return FirstBlock(x0.points.detach()[chains], x0.log_weight.detach()[chains])
-        z = x0.detach()[chains]
+        states = self._complete(x0, context, generator) if isinstance(x0, Remembered) else x0
+        z = states.detach()[chains]
         pieces = [
-            self._weigh(z[b : b + self.chunk], take(context, chains[b : b + self.chunk]))
+            self.weigh(z[b : b + self.chunk], take(context, chains[b : b + self.chunk]))
             for b in range(0, len(z), self.chunk)
         ]
         return FirstBlock(z[:, None], torch.cat(pieces)[:, None])
 
-    def _fresh(
-        self, context: Context, owner: Tensor, generator: torch.Generator
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """Draws for these rows with their log weights, chunk by chunk."""
-        states, log_weights = [], []
-        for who in owner.split(self.chunk) if len(owner) else ():
-            rows = take(context, who)
-            states.append(self._propose(rows, len(who), generator))
-            log_weights.append(self._weigh(states[-1], rows))
-        return states, log_weights
-
-    def _weigh(self, z: Tensor, context: Context) -> Tensor:
-        version = z._version
-        log_w = self.log_weight(z, *context)
-        check_rows("log_weight", log_w, z)
-        check_unchanged("log_weight", z, version)
-        return log_w.double()
-
-    def _propose(self, context: Context, rows: int, generator: torch.Generator) -> Tensor:
-        z = self.propose(rows, *context, generator=generator)
-        if not isinstance(z, Tensor) or z.dim() == 0 or z.shape[0] != rows:
-            got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
-            raise ValueError(
-                f"propose(rows, *context, generator) must return one draw per row, here "
-                f"({rows}, …), got {got}"
-            )
-        return z
-
-
-def _insert(chunks: list[Tensor], start: Tensor, where: Tensor) -> Tensor:
-    """Put the candidates of x0 into their rows, the drawn ones into the others."""
-    if not chunks:
-        return start
-    drawn = torch.cat(chunks)
-    if drawn.shape[1:] != start.shape[1:] or drawn.dtype != start.dtype:
-        raise ValueError(
-            f"x0 must look like a draw of propose, {drawn.dtype} of shape (chains, "
-            f"{', '.join(map(str, drawn.shape[1:]))}), got {start.dtype} of row shape "
-            f"{tuple(start.shape[1:])}"
-        )
-    both = drawn.new_empty((len(where), *drawn.shape[1:]))
-    both[where], both[~where] = start.to(drawn.device), drawn
-    return both
+    def _complete(self, x0: Remembered, context: Context, generator: torch.Generator) -> Tensor:
+        """The states of a store, and draws of q where it has none."""
+        new = (~x0.known).nonzero()[:, 0]
+        drawn = [
+            self.draw(take(context, who), len(who), generator) for who in new.split(self.chunk)
+        ]
+        return insert(drawn, x0.points[x0.known], x0.known)
 
 
 def _check_start(draws: Draws, chains: Tensor) -> int:
@@ -266,12 +187,5 @@ def _check_start(draws: Draws, chains: Tensor) -> int:
         In how many chains one candidate of the first block has nearly all of its weight.
     """
     block = torch.cat([draws.start[:, None], draws.new[draws.step == 1]], 1)  # (chains, k)
-    dead = (block == -torch.inf).all(1)
-    if bool(dead.any()):
-        raise FloatingPointError(
-            f"log_weight is −inf (or NaN) for all {draws.fresh + 1} candidates of the first step "
-            f"of {int(dead.sum())} chains (chain {int(chains[dead.nonzero()[0, 0]])} is one of "
-            "them), so there is nothing to select; use a proposal that covers the target, more "
-            "candidates, or an x0 inside the support"
-        )
-    return int((block.softmax(1).amax(1) > _NEARLY_ALL).sum())
+    check_alive(block.amax(1), chains, f"all {draws.fresh + 1} candidates of the first step")
+    return count_collapsed(block)

@@ -1,0 +1,137 @@
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mlmcgrad as mg
+from tests.chains import rng
+from tests.statistics import mean_is
+
+
+@given(st.integers(0, 9), st.floats(1.0, 300.0), st.floats(0.05, 0.95), st.integers(1, 3))
+def test_a_plan_is_the_sum_over_levels(level: int, truncation: float, r: float, base: int) -> None:
+    """H^{(ℓ_0)} + Σ_l {H^{(ℓ_l)} − H^{(ℓ_{l−1})}} / r^l, step by step."""
+    estimator = mg.MLMCSum(truncation, r, base=base)
+    kappa = estimator.truncation_level()
+    assert base * 2**kappa <= max(truncation, base) < 2 * base * 2**kappa
+    plan = estimator.plan_for(torch.tensor([level, 0]))
+    assert (plan.lengths.diff(dim=1) >= 0).all()
+    for chain, drawn in enumerate((level, 0)):
+        last = min(drawn, kappa)
+        assert int(plan.longest[chain]) == base * 2**last
+        expected = torch.zeros(base * 2**last, dtype=torch.float64)
+        expected[:base] = 1.0 / base
+        for i in range(1, last + 1):
+            long, short = base * 2**i, base * 2 ** (i - 1)
+            expected[:long] += r**-i / long
+            expected[:short] -= r**-i / short
+        weights = plan.step_weights(1, len(expected) + 2)[:, chain]
+        scale = max(1.0, r**-last)
+        assert torch.allclose(weights[: len(expected)], expected, rtol=0.0, atol=1e-12 * scale)
+        assert (weights[len(expected) :] == 0.0).all()
+        # The coefficients of a chain sum to 1.
+        assert abs(float((plan.weights * plan.lengths)[chain].sum()) - 1.0) < 1e-12 * scale
+
+
+@given(st.integers(0, 10), st.floats(0.05, 0.95))
+def test_telescoping(kappa: int, r: float) -> None:
+    """Σ_L P(min(K, κ) = L) a_l(L) is 1 for l = κ and 0 below: E[Ĥ] = E[H^{(ℓ_κ)}]."""
+    plan = mg.MLMCSum(2**kappa, r).plan_for(torch.arange(kappa + 1))
+    chance = torch.tensor([r**i * (1 - r if i < kappa else 1.0) for i in range(kappa + 1)])
+    total = (chance.double()[:, None] * plan.weights * plan.lengths).sum(0)
+    assert torch.allclose(total[:-1], torch.zeros(kappa).double(), atol=1e-6)
+    assert abs(float(total[-1]) - 1.0) < 1e-6
+
+
+def _lengths(estimator: mg.MLMCSum, broken: bool = False) -> torch.Tensor:
+    plan = estimator.plan(20000, 1, rng(3))
+    if broken:  # planted bug: the law of `MLMC`, which begins at 1
+        plan = estimator.plan_for(plan.levels + 1, 1)
+    return plan.longest.double()[:, None]
+
+
+@pytest.mark.parametrize("r", [0.3, 0.5, 0.8])
+@pytest.mark.parametrize("truncation", [1, 3, 64])
+def test_mean_length(truncation: float, r: float) -> None:
+    """Null: the mean length is `expected_length`; false alarm 1e-5 a case."""
+    estimator = mg.MLMCSum(truncation, r)
+    kappa = int(math.log2(truncation))
+    by_hand = sum(r**i * (1.0 - r if i < kappa else 1.0) * 2**i for i in range(kappa + 1))
+    assert math.isclose(estimator.expected_length(), by_hand, rel_tol=1e-12)
+    assert mean_is(_lengths(estimator), torch.tensor([by_hand], dtype=torch.float64))
+    assert estimator.longest() == 2**kappa
+    if kappa:
+        assert not mean_is(_lengths(estimator, True), torch.tensor([by_hand]).double())
+
+
+def test_half_as_long_as_the_single_term() -> None:
+    for kappa in range(1, 12):
+        assert mg.MLMCSum(2.0**kappa).expected_length() == 1 + kappa / 2
+
+
+@pytest.mark.parametrize("assignment", ["shared", "balanced"])
+def test_assignments(assignment: Any) -> None:
+    estimator = mg.MLMCSum(1024, assignment=assignment)
+    levels = estimator.plan(64, 1, rng()).levels
+    if assignment == "shared":
+        assert (levels == levels[0]).all()
+    else:  # one level in each of 64 slices of the law
+        assert levels.bincount()[:6].tolist() == [32, 16, 8, 4, 2, 1]
+
+
+def test_base_and_schedule() -> None:
+    estimator = mg.MLMCSum(mg.schedules.power(1.0, 0.5), base=3)
+    assert [estimator.truncation_level(n) for n in (1, 35, 36, 143, 144)] == [0, 0, 1, 1, 2]
+    assert estimator.expected_length(144) == 3 * 2.0
+    with pytest.raises(TypeError, match="n must be given"):
+        estimator.truncation_level()
+
+
+def test_infinite_truncation() -> None:
+    estimator = mg.MLMCSum(math.inf, 2**-1.5, max_transitions=100, base=3)
+    assert estimator.truncation_level() == 5
+    assert estimator.longest() == 96
+    plan = estimator.plan_for(torch.tensor([0, 5, 6, 40]))
+    assert plan.longest.tolist() == [3, 96, 96, 96]
+    assert plan.cut == 2
+    assert mg.MLMCSum(96, base=3).plan_for(torch.tensor([40])).cut == 0
+    # Beyond some level the rest of the sum is beyond double precision.
+    r = 2**-1.5
+    whole = 1.0 + r / (1.0 - 2.0 * r)
+    assert math.isclose(mg.MLMCSum(math.inf, r).expected_length(), whole, rel_tol=1e-2)
+    scheduled = mg.MLMCSum(lambda n: math.inf if n > 1 else 8.0, r, max_transitions=2**10)
+    assert [scheduled.truncation_level(n) for n in (1, 2)] == [3, 10]
+
+
+def test_the_budget_is_reported_when_it_bites() -> None:
+    theta = torch.zeros(2, requires_grad=True)
+    kernel = mg.kernels.Finite(torch.tensor([[0.9, 0.1], [0.4, 0.6]]))
+    estimator = mg.MLMCSum(math.inf, 0.49, max_transitions=4)
+    gradient = mg.MarkovGradient(kernel, lambda x: theta[x], estimator)
+    start = torch.zeros(100, dtype=torch.int64)
+    with pytest.warns(RuntimeWarning, match="beyond the budget of its infinite truncation"):
+        estimate = gradient.backward(start, generator=rng())
+    assert estimate.cut == int((estimate.levels > 2).sum()) > 0
+    assert gradient.backward(start[:1], generator=rng(1)).cut == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((0,), {}, "truncation must be a positive number"),
+        ((math.nan,), {}, "truncation must be a positive number"),
+        (("64",), {}, "truncation must be a number or a schedule"),
+        ((math.inf,), {}, "continuation must be below 1/2 for truncation=math.inf, got 0.5"),
+        ((64, 0.0), {}, "continuation must lie strictly between 0 and 1, got 0.0"),
+        ((64, 1.0), {}, "continuation must lie strictly between 0 and 1, got 1.0"),
+        ((64,), {"assignment": "all"}, "assignment must be one of"),
+        ((64,), {"base": 0}, "base must be"),
+        ((64,), {"max_transitions": 0}, "max_transitions must be"),
+    ],
+)
+def test_bad_arguments(arguments: Any, options: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        mg.MLMCSum(*arguments, **options)
