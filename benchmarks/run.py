@@ -29,6 +29,7 @@ NAMES = (
     "iwae_mlmc_step",
     "iwae_cost",
     "variance",
+    "estimators",
     "optimizers",
     "overhead",
     "blackjax_chains",

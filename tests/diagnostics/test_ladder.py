@@ -12,6 +12,7 @@ from mlmcgrad import problems
 from mlmcgrad.diagnostics import Accuracy, Reference, accuracy, long_run
 from mlmcgrad.diagnostics.ladder import Rung
 from mlmcgrad.diagnostics.strata import Stratum
+from mlmcgrad.plan import Plan
 from tests.chains import rng
 
 
@@ -19,10 +20,9 @@ def _problem() -> problems.FiniteChain:
     return problems.finite_chain(states=3, seed=1)
 
 
-def _exact_moments(problem: problems.FiniteChain, level: int) -> tuple[Tensor, float, float]:
-    """E[Ĥ | K = level], E‖Ĥ‖² and E‖Ĥ‖³ by all paths; level 0 is the base term."""
+def _exact_moments(problem: problems.FiniteChain, plan: Plan) -> tuple[Tensor, float, float]:
+    """E[Ĥ | K = level], E‖Ĥ‖² and E‖Ĥ‖³ by all paths, for the plan of one chain."""
     matrix = problem.matrix()
-    plan = mg.levels.Geometric().plan(torch.tensor([level]), level)
     weights = plan.step_weights(1, int(plan.longest[0]))[:, 0]
     mean, second, third = torch.zeros(2, dtype=torch.float64), 0.0, 0.0
     for path in itertools.product(range(3), repeat=len(weights)):
@@ -59,7 +59,8 @@ def _measured(estimator: mg.estimators.Estimator, replicates: int = 40_000) -> A
 def test_moments_of_the_multilevel_estimator() -> None:
     """Null: the measured moments are the enumerated ones; 5 standard errors, 12 comparisons."""
     problem = _problem()
-    exact = [_exact_moments(problem, k) for k in range(4)]
+    law = mg.levels.Geometric()
+    exact = [_exact_moments(problem, law.plan(torch.tensor([k]), k)) for k in range(4)]
     (target,) = problem.exact_gradient()
     for kappa, row in enumerate(_measured(mg.MLMC(2)).rows):
         shares = [2.0**-kappa, *(2.0**-k for k in range(1, kappa + 1))]
@@ -81,6 +82,26 @@ def test_moments_of_the_multilevel_estimator() -> None:
         assert row.length == 2**kappa
         assert row.expected_cost == kappa + 2.0**-kappa
         assert row.cost == pytest.approx(row.expected_cost, rel=0.02)
+
+
+def test_moments_of_the_sum_form() -> None:
+    """Null: the measured moments are the enumerated ones; 5 standard errors, 8 comparisons."""
+    problem, r = _problem(), 0.4
+    estimator = mg.MLMCSum(8, r)
+    exact = [_exact_moments(problem, estimator.plan_for(torch.tensor([k]))) for k in range(4)]
+    (target,) = problem.exact_gradient()
+    for kappa, row in enumerate(_measured(mg.MLMCSum(2, r)).rows):
+        shares = [r**k * (1.0 - r if k < kappa else 1.0) for k in range(kappa + 1)]
+        second = sum(s * e[1] for s, e in zip(shares, exact, strict=False))
+        bias = float((problem.average_gradient(2**kappa) - target).norm())
+        assert abs(row.bias - bias) < 5.0 * row.bias_se
+        assert abs(row.second_moment - second) < 5.0 * row.second_moment_se
+        if kappa > 1:  # planted bug: the shares of the single-term estimator
+            single = [2.0**-kappa, *(2.0**-k for k in range(1, kappa + 1))]
+            wrong = sum(s * e[1] for s, e in zip(single, exact, strict=False))
+            assert abs(row.second_moment - wrong) > 5.0 * row.second_moment_se
+        assert row.length == 2**kappa
+        assert row.cost == pytest.approx(row.expected_cost, rel=0.03)
 
 
 def test_errors_of_a_row_by_hand() -> None:

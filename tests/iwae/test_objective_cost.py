@@ -43,12 +43,20 @@ def _gradients(model: Any, y: Tensor, seed: int, **options: Any) -> tuple[Tensor
     return torch.cat([theta_gradient(model), phi_gradient(model)]), step.estimate.loss_evaluations
 
 
-@pytest.mark.parametrize("encoder", ["iwae", "dreg"])
-@pytest.mark.parametrize("method", ["iwae", "br", "mlmc"])
-def test_thinning_keeps_the_mean_of_both_gradients(method: Any, encoder: Any) -> None:
+@pytest.mark.parametrize(
+    ("method", "encoder", "kernel"),
+    [
+        ("iwae", "iwae", "isir"),
+        ("br", "dreg", "isir"),
+        ("mlmc", "iwae", "isir"),
+        ("mlmc", "dreg", "isir"),
+        ("mlmc", "mixed", "importance"),
+    ],
+)
+def test_thinning_keeps_the_mean_of_both_gradients(method: Any, encoder: Any, kernel: Any) -> None:
     """Null: for the same chains thinning changes nothing on average; false alarm 1e-5."""
     model, y = linear(latent=2), Y.expand(5, -1)
-    options: Any = {"method": method, "encoder": encoder, "truncation": 8}
+    options: Any = {"method": method, "encoder": encoder, "kernel": kernel, "truncation": 8}
     changes, saved = [], 0
     for seed in range(800):
         whole, all_states = _gradients(model, y, seed, thinning=0.0, **options)
@@ -62,16 +70,24 @@ def test_thinning_keeps_the_mean_of_both_gradients(method: Any, encoder: Any) ->
     assert not mean_is(change + 0.1 * whole, torch.zeros_like(change[0]))  # a bias of a tenth
 
 
-@pytest.mark.parametrize("rao_blackwell", [False, True])
-@pytest.mark.parametrize("method", ["iwae", "br", "mlmc"])
-def test_the_default_thinning_adds_little_variance(method: Any, rao_blackwell: bool) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "iwae"},
+        {"method": "br"},
+        {"method": "br", "rao_blackwell": True},
+        {"method": "mlmc"},
+        {"method": "mlmc", "rao_blackwell": True},
+        {"method": "mlmc", "kernel": "importance", "estimator": "sum"},
+    ],
+)
+def test_the_default_thinning_adds_little_variance(options: dict[str, Any]) -> None:
     """Below 5 % for θ and for φ, given the images: E‖thinned − whole‖² over the variance of whole.
 
     Thinning is unbiased given the chains, so its variance is just added.
     """
     model, calls = LatentModel(DIGITS, Bernoulli(), rng()), 40
     y = torch.rand(8, 1, 8, 8, generator=rng(1))
-    options: Any = {"method": method, "rao_blackwell": rao_blackwell}
     whole, thinned, few = (
         [_gradients(model, y, seed, **options, **more) for seed in range(calls)]
         for more in ({"thinning": 0.0}, {}, {"thinning": 3.0})

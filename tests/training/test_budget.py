@@ -27,11 +27,17 @@ def test_parameters_are_those_of_the_networks(sizes: Sizes, likelihood: Likeliho
     assert budget.parameters(sizes, likelihood.outputs) == count
 
 
+@pytest.mark.parametrize("kernel", ["isir", "importance"])
 @pytest.mark.parametrize("method", ["iwae", "br", "mlmc"])
-def test_passes_of_an_iteration_are_those_of_the_longest_chain(method: Any) -> None:
+def test_passes_of_an_iteration_are_those_of_the_longest_chain(method: Any, kernel: Any) -> None:
     """With a constant T all of them are made: by `br` always, by `mlmc` below its base."""
     config = tiny.config(
-        Path("unused"), method=method, truncation_scale=6.0, truncation_exponent=0.0, base=7
+        Path("unused"),
+        method=method,
+        kernel=kernel,
+        truncation_scale=6.0,
+        truncation_exponent=0.0,
+        base=7,
     )
     trainer = Trainer(config.settings(), tiny.source())
     trainer.step()
@@ -61,6 +67,10 @@ def test_passes_of_an_iteration_are_those_of_the_longest_chain(method: Any) -> N
             "probe_repeats must be lower, got 9007199254740992: a test",
         ),
         ({"probe_images": 4, "probe_length": 2**53}, "probe_length must be lower"),
+        (
+            {"kernel": "importance", "base": 10**12},
+            "base must be lower, got 1000000000000: an iter",
+        ),
     ],
 )
 def test_what_is_too_much_is_named(settings: dict[str, Any], message: str) -> None:

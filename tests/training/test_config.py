@@ -29,6 +29,7 @@ from mlmcgrad.training.config import Config, Settings
         ("base", 0),
         ("encoder", "x"),
         ("kernel", "hmc"),
+        ("estimator", "all"),
         ("step_size", 0.0),
         ("optimizer", "adam"),
         ("lr", -1.0),
@@ -61,8 +62,15 @@ def test_errors_name_the_field(name: str, value: Any) -> None:
         Config(**{name: value})
 
 
+@pytest.mark.parametrize("other", [{"kernel": "importance"}, {"candidates": 1}])
+def test_persistent_needs_a_chain(other: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"^persistent needs a chain to go on with: kernel isir"):
+        Config(persistent=True, method="iwae", **other)
+    Config(persistent=True, method="iwae")
+
+
 def test_the_choices_are_those_of_the_library() -> None:
-    for name in ("Method", "EncoderGradient", "KernelName"):
+    for name in ("Method", "EncoderGradient", "KernelName", "EstimatorName"):
         assert get_args(getattr(config, name)) == get_args(getattr(objective, name))
     assert get_args(config.Assignment) == get_args(levels.Assignment)
     defaults = {field.name: field.default for field in dataclasses.fields(objective.Objective)}
@@ -71,6 +79,7 @@ def test_the_choices_are_those_of_the_library() -> None:
         "rao_blackwell",
         "assignment",
         "base",
+        "estimator",
         "encoder",
         "kernel",
         "step_size",

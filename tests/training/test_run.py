@@ -40,10 +40,10 @@ def test_what_is_not_finite_is_dumped_and_explained(
 ) -> None:
     backward = Objective.backward
 
-    def failing(self: Objective, y: torch.Tensor, *, n: int, generator: torch.Generator) -> Any:
+    def failing(self: Objective, y: torch.Tensor, *, n: int, **options: Any) -> Any:
         if n == 10 and what == "weights":
             y = y * torch.nan
-        step = backward(self, y, n=n, generator=generator)
+        step = backward(self, y, n=n, **options)
         if n == 10 and what == "gradient":
             next(self.model.parameters()).grad.mul_(torch.inf)  # type: ignore[union-attr]
         if n == 10 and what == "bound":

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from tests.training import tiny
         # One evaluation a step and one for the start; the encoder's draws are not shared.
         ({"kernel": "rwmh"}, 1, 1 + 3),
         ({"method": "iwae", "candidates": 1}, 1, 0),
+        # Blocks of k draws, the first of which are those of the encoder.
+        ({"kernel": "importance", "estimator": "sum"}, 3, 0),
+        ({"kernel": "isir", "persistent": True, "encoder": "wake"}, 2, 1),
     ],
 )
 def test_all_decoder_evaluations_are_counted(
@@ -43,6 +47,7 @@ def test_settings_reach_the_objective() -> None:
         "rao_blackwell": True,
         "assignment": "balanced",
         "base": 2,
+        "estimator": "sum",
         "encoder": "dreg",
         "kernel": "mala",
         "step_size": 0.3,
@@ -128,6 +133,32 @@ def test_a_state_has_all_that_the_rest_depends_on() -> None:
         whole.step()
         second.step()
     assert tiny.same(second.state(), whole.state())
+
+
+def test_chains_go_on_from_the_last_visit_of_an_image() -> None:
+    changes = {"persistent": True, "method": "iwae", "encoder": "wake"}
+    trainer = Trainer(tiny.config(Path("unused"), **changes).settings(), tiny.source())
+    given: list[Any] = []
+    backward = type(trainer.objective).backward
+
+    def listening(*arguments: Any, **options: Any) -> Any:
+        given.append(options["x0"])
+        return backward(*arguments, **options)
+
+    trainer.objective.__dict__["backward"] = partial(listening, trainer.objective)
+    assert trainer.store is not None
+    kept: dict[int, Any] = {}
+    for _ in range(2 * trainer.order.per_epoch):
+        trainer.step()
+        rows = trainer.attempt["rows"].tolist()
+        known = getattr(given[-1], "known", torch.ones(len(rows), dtype=torch.bool))
+        points = getattr(given[-1], "points", given[-1])
+        assert known.tolist() == [row in kept for row in rows]
+        for row, point in zip(rows, points, strict=True):
+            assert row not in kept or torch.equal(point, kept[row])
+        now: Any = trainer.store[rows]
+        kept.update({row: now[i] for i, row in enumerate(rows)})
+    assert int(trainer.store.known.sum()) == len(kept) >= 8 * trainer.order.per_epoch
 
 
 def test_epochs_have_six_decimals() -> None:

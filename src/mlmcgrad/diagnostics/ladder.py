@@ -22,7 +22,7 @@ import torch
 from mlmcgrad.diagnostics.reference import Known, Reference, as_reference
 from mlmcgrad.diagnostics.slopes import Fit, fit_line, fit_power
 from mlmcgrad.diagnostics.strata import Sampler, Stratum
-from mlmcgrad.estimators import MLMC, Average
+from mlmcgrad.estimators import MLMC, Average, MLMCSum
 from mlmcgrad.gradient import MarkovGradient
 from mlmcgrad.kernels.base import Start
 from mlmcgrad.plan import Plan
@@ -160,37 +160,38 @@ def accuracy(
     ladder = sorted(ladder)
     if not ladder:
         raise ValueError("ladder must hold at least one truncation, got none")
-    if isinstance(estimator, MLMC):
+    if isinstance(estimator, (MLMC, MLMCSum)):
         rungs, strata = _multilevel(estimator, sampler, ladder, report)
     elif isinstance(estimator, Average):
         rungs, strata = _average(estimator, sampler, ladder, report)
     else:
-        raise TypeError(f"gradient.estimator must be MLMC or Average, got {estimator!r}")
+        raise TypeError(f"gradient.estimator must be MLMC, MLMCSum or Average, got {estimator!r}")
     return Accuracy(tuple(rungs), tuple(strata), known)
 
 
 def _multilevel(
-    estimator: MLMC, sampler: Sampler, ladder: Sequence[int], report: Callable[[float], None]
+    estimator: MLMC | MLMCSum,
+    sampler: Sampler,
+    ladder: Sequence[int],
+    report: Callable[[float], None],
 ) -> tuple[list[Rung], list[Stratum]]:
-    law, base = estimator.levels, estimator.base
     top = dataclasses.replace(estimator, truncation=float(ladder[-1]))
-    highest = top.truncation_level()
+    every = _levels(top)
     strata: list[Stratum] = []
-    for k in range(highest + 1):
-        level = k or highest + 1  # beyond the truncation: the base term alone
-        strata.append(sampler.draw(partial(_at_level, top, level), law.length(k, base)))
-        report((k + 1) / (highest + 1))
+    for _, level, length in every:
+        strata.append(sampler.draw(partial(_at_level, top, level), length))
+        report(len(strata) / len(every))
     rungs = []
     for truncation in ladder:
         mlmc = dataclasses.replace(estimator, truncation=float(truncation))
-        kappa = mlmc.truncation_level()
+        levels = _levels(mlmc)
         lengths = mlmc.plan(sampler.replicates, None, sampler.generator).longest
         rungs.append(
             Rung(
                 truncation=float(truncation),
-                length=law.length(kappa, base),
-                shares=(law.survival(kappa), *(law.pmf(k) for k in range(1, kappa + 1))),
-                strata=tuple(range(kappa + 1)),
+                length=levels[-1][2],
+                shares=tuple(share for share, _, _ in levels),
+                strata=tuple(range(len(levels))),
                 cost=float(lengths.double().mean()),
                 expected_cost=mlmc.expected_length(),
             )
@@ -198,7 +199,19 @@ def _multilevel(
     return rungs, strata
 
 
-def _at_level(estimator: MLMC, level: int, chains: int) -> Plan:
+def _levels(estimator: MLMC | MLMCSum) -> list[tuple[float, int, int]]:
+    """The estimates that may be drawn: probability, a level K that gives it, length."""
+    kappa, base = estimator.truncation_level(), estimator.base
+    if isinstance(estimator, MLMC):
+        law = estimator.levels
+        levels = [(law.pmf(k), k, law.length(k, base)) for k in range(1, kappa + 1)]
+        # Beyond the truncation: the base term alone.
+        return [(law.survival(kappa), kappa + 1, law.length(0, base)), *levels]
+    r = estimator.continuation
+    return [(r**k * (1.0 - r if k < kappa else 1.0), k, base * 2**k) for k in range(kappa + 1)]
+
+
+def _at_level(estimator: MLMC | MLMCSum, level: int, chains: int) -> Plan:
     return estimator.plan_for(torch.full((chains,), level))
 
 

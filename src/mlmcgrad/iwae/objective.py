@@ -1,14 +1,18 @@
 """The gradients of IWAE, BR-IWAE and MLMC-IWAE (Section 4 of the paper, Algorithm 3).
 
-θ: the estimate of −∇_θ log p_θ(y) = −E_{p_θ(z|y)}[∇_θ log p_θ(y, z)] by i-SIR with k candidates,
+θ: the estimate of −∇_θ log p_θ(y) = −E_{p_θ(z|y)}[∇_θ log p_θ(y, z)] from blocks of k draws of q,
 
-    iwae   one step from k draws of q: Σ_ℓ ω_ℓ ∇_θ log p_θ(y, z_ℓ), the IWAE gradient itself;
-    br     the average over a chain of T_n steps (BR-SNIS);
-    mlmc   the multilevel estimate with truncation T_n (Algorithm 3).
+    iwae   one block: Σ_ℓ ω_ℓ ∇_θ log p_θ(y, z_ℓ), the IWAE gradient itself;
+    br     the average over a chain of T_n steps of i-SIR (BR-SNIS);
+    mlmc   the multilevel estimate with truncation T_n: by i-SIR, which is Algorithm 3, or by the
+           ladder of importance sampling (`kernel="importance"`); with one level
+           (`estimator="single"`) or all levels up to a random one (`estimator="sum"`).
 
-φ: always the IWAE gradient on the first k draws, Σ_ℓ ω_ℓ ∇_φ log w_ℓ with z_ℓ = mean + scale·ε
-(`encoder="iwae"`), or the doubly reparameterised one, Σ_ℓ ω_ℓ² (∂ log w_ℓ/∂z) (∂z_ℓ/∂φ)
-(`encoder="dreg"`). These k draws are the first block of the chain: they are weighed once.
+φ: one of the gradients of `encoder.py`, on the first block for a Markov chain, which begins with
+it, and on all blocks for importance sampling. Draws are weighed once for both.
+
+Persistent chains (x0 of `backward`, from a `Store`) go on where they were at the last visit of a
+datum: the first candidate of i-SIR is then the state that was kept, and φ has the other k−1.
 
 All draws are weighed first, without a graph; then only the states that matter are decoded again
 and differentiated, for θ and φ in one pass (`states.py`).
@@ -18,7 +22,6 @@ V is maximised in the paper's Section 4; here −V is minimised (erratum 9 in do
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, SupportsIndex, TypeAlias, get_args
@@ -28,19 +31,32 @@ from torch import Tensor
 
 from mlmcgrad.backward import accumulate, check_gradients
 from mlmcgrad.estimate import Estimate
-from mlmcgrad.estimators import MLMC, Average, Estimator, check_budget
+from mlmcgrad.estimators import MLMC, Average, Estimator, MLMCSum, check_budget
+from mlmcgrad.iwae.encoder import EncoderGradient, Posterior, draw_weights, draws_loss, wake_loss
+from mlmcgrad.iwae.first import FirstDraws, complete, first_draws
 from mlmcgrad.iwae.networks import LatentModel
 from mlmcgrad.iwae.states import States, differentiate, of_blocks, side_by_side, thinned
-from mlmcgrad.kernels import ISIR, MALA, RWMH, FirstBlock, FromStep, Kernel, Outcome, Simulation
-from mlmcgrad.kernels.base import take
+from mlmcgrad.kernels import (
+    ISIR,
+    MALA,
+    RWMH,
+    FirstBlock,
+    FromStep,
+    Importance,
+    Kernel,
+    Outcome,
+    Simulation,
+)
 from mlmcgrad.levels import Assignment
+from mlmcgrad.measure import concatenate
 from mlmcgrad.plan import Plan
 from mlmcgrad.ranges import non_negative, whole
 from mlmcgrad.schedules import Schedule, check_iteration
+from mlmcgrad.store import Remembered
 
 Method: TypeAlias = Literal["iwae", "br", "mlmc"]
-EncoderGradient: TypeAlias = Literal["iwae", "dreg"]
-KernelName: TypeAlias = Literal["isir", "mala", "rwmh"]
+KernelName: TypeAlias = Literal["isir", "importance", "mala", "rwmh"]
+EstimatorName: TypeAlias = Literal["single", "sum"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +82,8 @@ class Objective:
         rao_blackwell: average i-SIR's selections out.
         assignment: of the levels of `mlmc` to the data of a batch.
         base: chain length at which the ladder of `mlmc` starts.
-        encoder: gradient of φ.
+        estimator: of `mlmc`: one random level, as in the paper, or all levels up to it.
+        encoder: gradient of φ, see `encoder.py`.
         kernel: samples p_θ(z | y); `mala` and `rwmh` start from one draw of q.
         step_size: of `mala` and `rwmh`.
         thinning: a state whose coefficient is below this part of the weight of a step is left out
@@ -81,6 +98,7 @@ class Objective:
     rao_blackwell: bool = field(default=False, kw_only=True)
     assignment: Assignment = field(default="independent", kw_only=True)
     base: int = field(default=1, kw_only=True)
+    estimator: EstimatorName = field(default="single", kw_only=True)
     encoder: EncoderGradient = field(default="iwae", kw_only=True)
     kernel: KernelName = field(default="isir", kw_only=True)
     step_size: float = field(default=0.01, kw_only=True)
@@ -90,6 +108,7 @@ class Objective:
     def __post_init__(self) -> None:
         for name, value, kind in (
             ("method", self.method, Method),
+            ("estimator", self.estimator, EstimatorName),
             ("encoder", self.encoder, EncoderGradient),
             ("kernel", self.kernel, KernelName),
         ):
@@ -100,13 +119,14 @@ class Objective:
         non_negative(self.thinning, "thinning")
 
     @cached_property
-    def estimator(self) -> Estimator:
-        """How long the chains run."""
+    def lengths(self) -> Estimator:
+        """How long the simulations are."""
         if self.method == "iwae":
             return Average(1)
         if self.method == "br":
             return Average(self.truncation)
-        return MLMC(self.truncation, assignment=self.assignment, base=self.base)
+        kind = MLMC if self.estimator == "single" else MLMCSum
+        return kind(self.truncation, assignment=self.assignment, base=self.base)
 
     @cached_property
     def _sampler(self) -> Kernel:
@@ -119,112 +139,126 @@ class Objective:
             return MALA(log_density, self.step_size)
         if self.kernel == "rwmh":
             return RWMH(log_density, self.step_size)
+        weighed = (self.model.log_weight, self.model.propose, self.candidates)
+        if self.kernel == "importance":
+            return Importance(*weighed, chunk=self.chunk)
         if self.candidates == 1:  # the ELBO: the draw itself
             return FromStep(_stay)
-        return ISIR(
-            self.model.log_weight,
-            self.model.propose,
-            self.candidates,
-            rao_blackwell=self.rao_blackwell,
-            chunk=self.chunk,
-        )
+        return ISIR(*weighed, rao_blackwell=self.rao_blackwell, chunk=self.chunk)
 
     def backward(
-        self, y: Tensor, *, n: SupportsIndex | None = None, generator: torch.Generator
+        self,
+        y: Tensor,
+        *,
+        n: SupportsIndex | None = None,
+        x0: Tensor | Remembered | None = None,
+        generator: torch.Generator,
     ) -> Step:
         """Add the gradients of a batch to `.grad` of decoder and encoder.
 
         Args:
             y: images in [0, 1], (batch, channels, h, w).
             n: iteration, counted from 1; it may be left out where nothing is scheduled.
+            x0: where the chains go on, (batch, latent), from a `Store`; None starts them anew.
+                `Step.estimate.last` is what the store is to keep.
             generator: source of all randomness.
         """
-        mean, log_scale = self.model.encoder(y)
+        q = Posterior(*self.model.encoder(y))
         noise = torch.randn(
             len(y),
             self.candidates,
-            mean.shape[1],
+            q.mean.shape[1],
             dtype=y.dtype,
             device=y.device,
             generator=generator,
         )
-        z = mean[:, None] + log_scale.exp()[:, None] * noise  # (batch, k, latent)
-        context = (y, mean.detach(), log_scale.detach())
-        log_w = self._weigh(z.detach(), context)  # (batch, k) float64
-        bound = float((log_w.logsumexp(1) - math.log(self.candidates)).mean())
-        if not math.isfinite(bound):
-            raise FloatingPointError(f"the bound is {bound}: weights are not finite, or all are 0")
-        share = log_w.softmax(1)
-        weight = share.square() if self.encoder == "dreg" else share
+        z = q.draw(noise)  # (batch, k, latent)
+        context = (y, *q.detach())
+        if x0 is not None and (self.kernel == "importance" or self.candidates == 1):
+            raise ValueError(
+                "x0: importance sampling has no state to go on from; use kernel='isir' and "
+                "candidates ≥ 2, or leave x0 out"
+            )
+        start = z[:, 0].detach() if x0 is None else complete(x0, z[:, 0].detach())
+        old = x0 is not None and self.kernel == "isir"
+        first = first_draws(self.model, z, context, start, old=old, chunk=self.chunk)
         n = None if n is None else check_iteration(n)
-        check_budget(self.estimator, len(y), n)
-        plan = self.estimator.plan(len(y), n, generator)
-        states, outcome = self._simulate(z.detach(), log_w, weight, context, plan, generator)
+        check_budget(self.lengths, len(y), n)
+        plan = self.lengths.plan(len(y), n, generator)
+        states, outcome = self._simulate(first, context, plan, generator)
+        draws = len(states.theta) if self.kernel == "importance" else first.share.numel()
+        kept = thinned(states, *self._thresholds(states, plan), generator)
         theta, phi = (tuple(net.parameters()) for net in (self.model.decoder, self.model.encoder))
         gradient, slopes, value, count = differentiate(
-            self._loss, theta, states, y, draws=weight.numel(), chunk=self.chunk
+            self._loss, theta, kept, y, draws=draws, chunk=self.chunk
         )
-        encoder_loss = self._encoder_loss(z, slopes, weight, mean, log_scale)
-        of_phi = torch.autograd.grad(encoder_loss, phi)
+        loss = self._encoder_loss(first, states, kept, slopes, q)
+        of_phi = torch.autograd.grad(loss, phi)
         check_gradients(of_phi)
         accumulate(phi, of_phi)
         accumulate(theta, gradient)
-        # i-SIR counts the k draws that the encoder shares with it; otherwise they come on top.
-        extra = 0 if self.kernel == "isir" else weight.numel()
+        # The draws of φ are counted as part of the chain, unless they have nothing to do with it.
+        extra = first.share.numel() if self.kernel in ("mala", "rwmh") else 0
         return Step(
-            bound=bound,
+            bound=first.bound,
             estimate=Estimate.of(
                 plan, outcome, value=value, loss_evaluations=count, parameters=theta
             ),
             evaluations=outcome.evaluations + extra,
-            effective=float((1.0 / share.square().sum(1)).mean()),
-            largest=float(share.max(1).values.mean()),
+            effective=float((1.0 / first.share.square().sum(1)).mean()),
+            largest=float(first.share.max(1).values.mean()),
         )
-
-    @torch.no_grad()
-    def _weigh(self, z: Tensor, context: tuple[Tensor, ...]) -> Tensor:
-        """Log weights of the first draws, (batch, k) float64."""
-        owner = torch.arange(len(z), device=z.device).repeat_interleave(z.shape[1])
-        flat = z.flatten(0, 1)
-        pieces = [
-            self.model.log_weight(flat[rows], *take(context, owner[rows]))
-            for rows in torch.arange(len(flat), device=z.device).split(self.chunk)
-        ]
-        return torch.cat(pieces).double().reshape(z.shape[:2])
 
     def _simulate(
-        self,
-        z: Tensor,
-        log_w: Tensor,
-        weight: Tensor,
-        context: tuple[Tensor, ...],
-        plan: Plan,
-        generator: torch.Generator,
+        self, first: FirstDraws, context: tuple[Tensor, ...], plan: Plan, generator: torch.Generator
     ) -> tuple[States, Outcome]:
-        """Run the chains; `weight` is that of the first draws in the gradient of φ."""
-        start = FirstBlock(z, log_w) if isinstance(self._sampler, ISIR) else z[:, 0]
-        simulation = Simulation(self._sampler.run(start, context, plan, generator))
-        theta = [piece for piece in simulation if len(piece)]
+        """Run the chains: states with their weights in both gradients."""
+        z, sampler = first.z.detach(), self._sampler
+        block = FirstBlock(z, first.log_w)
+        if isinstance(sampler, Importance):
+            parts, outcome = sampler.simulate(block, context, plan, generator)
+            theta = concatenate([part.measure for part in parts])
+            share = torch.cat([part.share for part in parts])
+            # The mean over the blocks of a datum.
+            blocks = plan.longest.to(z.device)[theta.owner]
+            weight = draw_weights(self.encoder, share) / blocks
+            return States(theta, weight, torch.arange(len(theta), device=z.device)), outcome
+        start = block if isinstance(sampler, ISIR) else first.start
+        simulation = Simulation(sampler.run(start, context, plan, generator))
+        pieces = [piece for piece in simulation if len(piece)]
+        weight = draw_weights(self.encoder, first.share)
         states = (
-            of_blocks(theta, weight) if self.kernel == "isir" else side_by_side(theta, z, weight)
+            of_blocks(pieces, weight) if self.kernel == "isir" else side_by_side(pieces, z, weight)
         )
-        largest = plan.largest_step_weight.to(z.device)[states.theta.owner]
-        states = thinned(states, self.thinning * largest, self.thinning, generator)
         return states, simulation.outcome
 
-    def _encoder_loss(
-        self, z: Tensor, slope: Tensor, weight: Tensor, mean: Tensor, log_scale: Tensor
-    ) -> Tensor:
-        """A scalar whose gradient in φ is the wanted one, mean over the batch.
+    def _thresholds(self, states: States, plan: Plan) -> tuple[Tensor, float | Tensor]:
+        """Weights below which a state is left out at random: for θ and for φ."""
+        owner = states.theta.owner
+        if self.kernel != "importance":
+            largest = plan.largest_step_weight.to(owner.device)
+            return self.thinning * largest[owner], self.thinning
+        size = states.theta.coefficient.abs()
+        largest = size.new_zeros(len(plan.levels)).scatter_reduce(0, owner, size, "amax")
+        return self.thinning * largest[owner], self.thinning / plan.longest.to(owner.device)[owner]
 
-        −Σ b_ℓ log w_ℓ, with its part −Σ b_ℓ log p_θ(y, z_ℓ) given by its slope in z.
-        """
-        if self.encoder == "dreg":  # the score of q with respect to φ is left out
-            mean, log_scale = mean.detach(), log_scale.detach()
-        flat = z.flatten(0, 1)
-        rows = (t.repeat_interleave(z.shape[1], 0) for t in (mean, log_scale))
-        log_q = self.model.log_q(flat, *rows)
-        return (slope * flat).sum() + (weight.flatten().to(flat.dtype) * log_q).sum() / len(z)
+    def _encoder_loss(
+        self, first: FirstDraws, states: States, kept: States, slopes: Tensor, q: Posterior
+    ) -> Tensor:
+        """A scalar whose gradient in φ is the wanted one, mean over the batch."""
+        terms, batch = [], len(q.mean)
+        if self.encoder != "wake" and self.kernel == "importance":
+            owner = states.theta.owner
+            z = q.again(states.theta.points, owner)
+            terms.append(draws_loss(self.encoder, z, slopes, states.phi, q.rows(owner), batch))
+        elif self.encoder != "wake":
+            weight = draw_weights(self.encoder, first.share).flatten()
+            rows = q.rows(self.candidates)
+            z = first.z.flatten(0, 1)
+            terms.append(draws_loss(self.encoder, z, slopes, weight, rows, batch))
+        if self.encoder in ("wake", "mixed"):
+            terms.append(wake_loss(self.encoder, kept.theta, q))
+        return terms[0] if len(terms) == 1 else terms[0] + terms[1]
 
     def _loss(self, z: Tensor, y: Tensor, *_: Tensor) -> Tensor:
         return -self.model.log_joint(z, y)

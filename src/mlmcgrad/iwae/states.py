@@ -68,7 +68,9 @@ def side_by_side(theta: list[Measure], draws: Tensor, phi: Tensor) -> States:
     return States(whole, both, draw)
 
 
-def thinned(states: States, threshold: Tensor, phi: float, generator: torch.Generator) -> States:
+def thinned(
+    states: States, threshold: Tensor, phi: float | Tensor, generator: torch.Generator
+) -> States:
     """Leave out states of small weight at random; the expectation of both gradients stays.
 
     A state is kept with the probability min(1, max(|c|/threshold, b/phi)), and its weights are

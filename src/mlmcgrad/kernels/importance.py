@@ -88,7 +88,7 @@ class Importance(ProposingKernel):
 
     def run(self, x0: Start, context: Context, plan: Plan, generator: torch.Generator) -> Pieces:
         """Simulate; the measure has every draw, chain by chain, those of weight 0 too."""
-        parts = self.parts(x0, context, plan, generator)
+        parts = self._parts(x0, context, plan, generator)
         while True:
             try:
                 part = next(parts)
@@ -96,11 +96,22 @@ class Importance(ProposingKernel):
                 return end.value
             yield part.measure
 
+    def simulate(
+        self, x0: Start, context: Context, plan: Plan, generator: torch.Generator
+    ) -> tuple[list[Part], Outcome]:
+        """All that `run` yields at once, with the weights within blocks."""
+        found, parts = [], self._parts(x0, context, plan, generator)
+        while True:
+            try:
+                found.append(next(parts))
+            except StopIteration as end:
+                return found, end.value
+
     @torch.no_grad()
-    def parts(
+    def _parts(
         self, x0: Start, context: Context, plan: Plan, generator: torch.Generator
     ) -> Generator[Part, None, Outcome]:
-        """What `run` yields, with the weights within blocks; returns the outcome."""
+        """Some of the simulations after the other; returns the outcome."""
         if x0 is not None:
             if not isinstance(x0, FirstBlock):
                 raise ValueError(

@@ -69,7 +69,10 @@ def passes(settings: Settings, source: Source) -> Iterator[Need]:
         length = max(math.floor(truncation), settings.base if settings.method == "mlmc" else 1)
         chain = "base truncation_scale" + " iterations" * (settings.truncation_exponent > 0.0)
     batch = min(settings.batch_size, len(source.train))
-    yield Need("an iteration", batch * (1 + fresh * length), f"{draws} {chain}")
+    count = 1 + fresh * length
+    if settings.kernel == "importance":
+        count = settings.candidates * length
+    yield Need("an iteration", batch * count, f"{draws} {chain}")
     images = min(settings.test_images, len(source.test))
     yield Need("a test", images * settings.nll_samples, "nll_samples test_images")
     if settings.probe_images:
@@ -89,6 +92,9 @@ def memory(settings: Settings, source: Source) -> Iterator[Need]:
     rows = max(min(settings.chunk, draws), _TEST_ROWS)
     width = sizes.latent + math.prod(sizes.shape) * outputs
     yield Need("a pass through the decoder", _SINGLE * width * rows, "chunk latent candidates")
+    if settings.persistent:
+        amount = _SINGLE * sizes.latent * len(source.train)
+        yield Need("the states of the chains", amount, "latent")
     if settings.probe_images:
         amount = _DOUBLE * count * settings.probe_repeats
         yield Need("the estimates of ∇V in a test", amount, "probe_repeats latent")

@@ -15,8 +15,9 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 Dataset: TypeAlias = Literal["digits", "cifar10"]
 Method: TypeAlias = Literal["iwae", "br", "mlmc"]
 Assignment: TypeAlias = Literal["independent", "shared", "balanced"]
-EncoderGradient: TypeAlias = Literal["iwae", "dreg"]
-KernelName: TypeAlias = Literal["isir", "mala", "rwmh"]
+EncoderGradient: TypeAlias = Literal["iwae", "dreg", "stl", "wake", "mixed"]
+KernelName: TypeAlias = Literal["isir", "importance", "mala", "rwmh"]
+EstimatorName: TypeAlias = Literal["single", "sum"]
 OptimizerName: TypeAlias = Literal["amsgrad", "adagrad", "rmsprop"]
 LikelihoodName: TypeAlias = Literal["bernoulli", "discretized_logistic"]
 Grid: TypeAlias = Literal["even", "geometric"]
@@ -68,9 +69,14 @@ class Config:
     base: int = 1
     """Chain length at which the levels of mlmc start."""
     encoder: EncoderGradient = "iwae"
-    """Gradient of the encoder: the ordinary one or the doubly reparameterised one."""
+    """Gradient of the encoder: of the bound (iwae; dreg, doubly reparameterised; stl, sticking the
+    landing), of the states that train the decoder (wake), or half of each (mixed)."""
     kernel: KernelName = "isir"
-    """Markov chain that samples p(z | y)."""
+    """What samples p(z | y): a Markov chain, or importance sampling with antithetic levels."""
+    estimator: EstimatorName = "single"
+    """Levels of mlmc: one random level, as in the paper, or all levels up to it."""
+    persistent: bool = False
+    """Keep the state of each image's chain, and go on from there at its next visit."""
     step_size: float = 0.01
     """Step size of the kernels mala and rwmh."""
     optimizer: OptimizerName = "amsgrad"
@@ -134,6 +140,11 @@ class Config:
         if self.method != "iwae" and self.kernel == "isir" and self.candidates < 2:
             raise ValueError(
                 f"candidates must be ≥ 2 for method {self.method}, got {self.candidates}"
+            )
+        if self.persistent and (self.kernel == "importance" or self.candidates < 2):
+            raise ValueError(
+                f"persistent needs a chain to go on with: kernel isir, mala or rwmh and candidates "
+                f"≥ 2, got kernel {self.kernel} and candidates {self.candidates}"
             )
 
     def settings(self) -> Settings:

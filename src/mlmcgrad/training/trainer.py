@@ -1,7 +1,8 @@
 """A model in training: one iteration at a time, and everything that the next one depends on.
 
 Iteration n: y, a batch of the data order; gradients of the objective at n with T_n = c n^α; one
-step of the optimizer with γ_n = C n^{-1/2}. One generator serves the initial parameters and
+step of the optimizer with γ_n = C n^{-1/2}. Persistent chains go on from their state at the last
+visit of an image. One generator serves the initial parameters and
 all draws of the chains; the data order has its own, so that it does not depend on the method.
 """
 
@@ -24,6 +25,7 @@ from mlmcgrad.iwae.objective import Objective
 from mlmcgrad.runs.folder import as_record
 from mlmcgrad.runs.structure import check_structure
 from mlmcgrad.schedules import power
+from mlmcgrad.store import Store
 from mlmcgrad.training.config import Settings
 from mlmcgrad.training.counters import Window
 from mlmcgrad.training.data import Order, Source
@@ -49,6 +51,9 @@ class Trainer:
         )
         self.model = LatentModel(source.sizes, likelihood, self.generator)
         self.objective = _objective(settings, self.model)
+        self.store: Store | None = None  # of the chains' states, one for each image
+        if settings.persistent:
+            self.store = Store(len(source.train), settings.latent, device=self.device)
         self.optimizer = _optimizer(settings, self.model)
         seed = seed_for(settings.seed, "order")
         self.order = Order(len(source.train), settings.batch_size, seed)
@@ -82,7 +87,8 @@ class Trainer:
             with at_once():
                 y = self.source.images(self.source.train, rows.numpy(), self.device)
                 self.optimizer.zero_grad()
-                step = self.objective.backward(y, n=n, generator=self.generator)
+                x0 = None if self.store is None else self.store[rows]
+                step = self.objective.backward(y, n=n, x0=x0, generator=self.generator)
         except KeyboardInterrupt:
             self.order.load(order)
             self.generator.set_state(self.attempt["generator"])
@@ -93,6 +99,8 @@ class Trainer:
             if not math.isfinite(value):
                 raise FloatingPointError(f"the {name} is {value}")
         self.optimizer.step()
+        if self.store is not None:
+            self.store[rows] = step.estimate.last
         self.iteration, self.recorded = n, False
         self.spent["evaluations"] += step.evaluations
         self.spent["transitions"] += step.estimate.transitions
@@ -117,6 +125,7 @@ class Trainer:
             "window": dataclasses.asdict(self.window),
             "test": self.test,
             "recorded": self.recorded,
+            **({} if self.store is None else {"store": self.store.state_dict()}),
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -133,6 +142,8 @@ class Trainer:
             self.order.load(state["order"])
         except RuntimeError as error:
             raise ValueError(f"a generator has no valid state: {error}") from error
+        if self.store is not None:
+            self.store.load_state_dict(state["store"])
         self.window = Window(**state["window"])
         self.iteration, self.spent = state["iteration"], dict(state["spent"])
         self.test, self.recorded = state["test"], state["recorded"]
@@ -172,6 +183,7 @@ def _objective(settings: Settings, model: LatentModel) -> Objective:
         rao_blackwell=settings.rao_blackwell,
         assignment=settings.assignment,
         base=settings.base,
+        estimator=settings.estimator,
         encoder=settings.encoder,
         kernel=settings.kernel,
         step_size=settings.step_size,

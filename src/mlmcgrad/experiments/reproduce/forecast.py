@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import torch
 
-from mlmcgrad.estimators import MLMC, Average
+from mlmcgrad.estimators import MLMC, Average, MLMCSum
 from mlmcgrad.experiments.reproduce.gather import method_name
 from mlmcgrad.iwae.evaluate import negative_log_likelihood
 from mlmcgrad.runs.folder import as_record
@@ -59,8 +59,8 @@ def _one_run(settings: Settings) -> float:
 
 def _evaluations(trainer: Trainer, n: int) -> float:
     """Expected decoder evaluations of iteration n."""
-    settings, estimator = trainer.settings, trainer.objective.estimator
-    assert isinstance(estimator, (Average, MLMC))
+    settings, estimator = trainer.settings, trainer.objective.lengths
+    assert isinstance(estimator, (Average, MLMC, MLMCSum))
     return settings.batch_size * (1.0 + (settings.candidates - 1) * estimator.expected_length(n))
 
 

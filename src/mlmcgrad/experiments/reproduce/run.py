@@ -56,9 +56,10 @@ def run(options: Reproduce, console: Console) -> Findings:
             (findings,) = report.write([gather(settings.folder)], settings.folder)
     _print(findings, settings.folder, console)
     if errors:
-        names, first = ", ".join(errors), next(iter(errors.values()))
+        names, first = ", ".join(errors), next(iter(errors.values())).partition("\n")[0]
         raise ValueError(
-            f"{len(errors)} of {len(runs)} runs failed ({names}), the first because: {first}. The "
+            f"{len(errors)} of {len(runs)} runs failed ({names}), the first because: "
+            f"{first.rstrip(':.')}. The "
             "report has all reasons; the same command with --resume tries these runs again"
         )
     return findings
