@@ -28,9 +28,20 @@ COLOURS = {
     "iwae": "#999999",
     "br": "#0072B2",
     "mlmc-rb": "#009E73",
+    "mlmc-is": "#CC79A7",
+    "dreg": "#555555",
+    "jsa": "#E69F00",
 }
 # A figure printed in grey can be read too.
-MARKERS = {"iwae": "o", "br": "s", "mlmc": "^", "mlmc-rb": "D"}
+MARKERS = {
+    "iwae": "o",
+    "br": "s",
+    "mlmc": "^",
+    "mlmc-rb": "D",
+    "mlmc-is": "v",
+    "dreg": "x",
+    "jsa": "*",
+}
 # For everything else, in this order.
 CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 

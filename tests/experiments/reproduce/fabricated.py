@@ -24,12 +24,21 @@ from mlmcgrad.experiments.reproduce.diagnostics import Diagnostics
 from mlmcgrad.experiments.reproduce.findings import Failed, Final, Findings, find
 from mlmcgrad.experiments.reproduce.gather import gather
 
-METHODS = ("iwae", "br", "mlmc", "mlmc-rb")
+METHODS = ("iwae", "dreg", "jsa", "br", "mlmc", "mlmc-rb", "mlmc-is")
 NO_CURVES = Curves({}, {}, {}, None)
 BATCH, CANDIDATES, PER_EPOCH = 50, 5, 30
 # Test NLL that a method ends at, and how much noisier than BR its gradient is.
 _END = {"iwae": 19.2, "br": 18.0, "mlmc": 18.15, "mlmc-rb": 18.1}
+_END |= {"dreg": 18.9, "jsa": 18.6, "mlmc-is": 18.3}
 _NOISE = {"iwae": 1.4, "br": 1.0, "mlmc": 4.0, "mlmc-rb": 2.5}
+_NOISE |= {"dreg": 1.4, "jsa": 1.2, "mlmc-is": 1.5}
+# The settings that make a method, where its name is not enough.
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "dreg": {"method": "iwae", "encoder": "dreg"},
+    "jsa": {"method": "iwae", "encoder": "wake", "persistent": True},
+    "mlmc-rb": {"method": "mlmc", "rao_blackwell": True},
+    "mlmc-is": {"method": "mlmc", "kernel": "importance", "estimator": "sum"},
+}
 
 
 def write(
@@ -148,9 +157,10 @@ def _settings(
 ) -> dict[str, Any]:
     return {
         "dataset": dataset,
-        "method": method.removesuffix("-rb"),
+        "method": method,
         "optimizer": optimizer,
-        "rao_blackwell": method == "mlmc-rb",
+        "rao_blackwell": False,
+        **_SETTINGS.get(method, {}),
         "seed": seed,
         "iterations": iterations,
         "batch_size": BATCH,

@@ -27,7 +27,7 @@ GRADIENT = Subject("gradient", "mlmc", "br", "evaluations")
 BUDGET = Subject("budget", "mlmc", "br", "evaluations")
 
 
-def _claims(runs: list[TrainingRun]) -> dict[Subject, Claim]:
+def claims_of(runs: list[TrainingRun]) -> dict[Subject, Claim]:
     claims = evaluate(Reproduction(Path(), {"settings": {"dataset": "digits"}}, runs))
     assert len({(claim.subject, claim.optimizer) for claim in claims}) == len(claims)
     return {claim.subject: claim for claim in claims}
@@ -62,7 +62,7 @@ def _runs(
 
 def test_the_papers_picture() -> None:
     """Slightly worse per iteration, better per budget: everything holds."""
-    claims = _claims(_runs(offset=0.5))
+    claims = claims_of(_runs(offset=0.5))
     assert claims[PER_ITERATION].value == pytest.approx(0.5)
     assert claims[PER_ITERATION].reference == pytest.approx(1.5)
     assert claims[PER_ITERATION].verdict == HOLDS
@@ -86,23 +86,23 @@ def test_the_papers_picture() -> None:
 
 
 def test_the_opposite_picture() -> None:
-    claims = _claims(_runs(offset=2.5, slope=-0.1))
+    claims = claims_of(_runs(offset=2.5, slope=-0.1))
     assert claims[NLL].verdict == FAILS
     assert claims[GRADIENT].verdict == FAILS
     assert claims[DECAY].verdict == FAILS
     assert claims[RATE].verdict == FAILS
     assert claims[BUDGET].value == pytest.approx(2.0**10.5 / 1024.0)
     assert claims[BUDGET].verdict == FAILS
-    better = _claims(_runs(offset=-0.5, slope=-1.0))
+    better = claims_of(_runs(offset=-0.5, slope=-1.0))
     assert better[PER_ITERATION].verdict == FAILS
     assert better[RATE].verdict == HOLDS
 
 
 def test_noise_decides_nothing() -> None:
-    claims = _claims(_runs(offset=0.5, spread=2.0))
+    claims = claims_of(_runs(offset=0.5, spread=2.0))
     for subject in (PER_ITERATION, NLL, BUDGET, DECAY):
         assert claims[subject].verdict == UNDECIDED
-    one_seed = _claims(_runs(offset=0.5, seeds=1))
+    one_seed = claims_of(_runs(offset=0.5, seeds=1))
     assert one_seed[PER_ITERATION].value == pytest.approx(0.51, abs=0.05)
     assert one_seed[PER_ITERATION].low is None
     assert {claim.verdict for claim in one_seed.values()} == {UNDECIDED}
@@ -133,18 +133,18 @@ def test_verdicts(subject: Subject, low: float, high: float, verdict: str) -> No
 
 
 def test_a_goal_that_was_not_reached() -> None:
-    short = _claims(_runs(offset=0.5, last=256))[BUDGET]
+    short = claims_of(_runs(offset=0.5, last=256))[BUDGET]
     assert short.value is None
     assert short.verdict == UNDECIDED
     assert (short.unreached, short.seeds) == (3, 3)
     assert short.spent == pytest.approx(0.25)
-    never = _claims(_runs(offset=5.0))[BUDGET]
+    never = claims_of(_runs(offset=5.0))[BUDGET]
     assert never.value is None
     assert never.verdict == FAILS
     # One of three runs spends twice BR's budget in vain: that decides nothing.
     runs = _runs(offset=0.5)
     runs[3] = formula_run(lambda n: 20.0, lambda n: n**-0.5, seed=2)
-    some = _claims(runs)[BUDGET]
+    some = claims_of(runs)[BUDGET]
     assert (some.unreached, some.verdict) == (1, UNDECIDED)
 
 
@@ -153,15 +153,15 @@ def test_what_was_spent_in_vain() -> None:
     runs = _runs(offset=0.5)
     runs[1] = formula_run(lambda n: 20.0, lambda n: n**-0.5, last=256, seed=1)
     runs[3] = formula_run(lambda n: 20.0, lambda n: n**-0.5, last=512, seed=2)
-    claim = _claims(runs)[BUDGET]
+    claim = claims_of(runs)[BUDGET]
     assert (claim.unreached, claim.spent, claim.verdict) == (2, 0.25, UNDECIDED)
     # All of them spend exactly what BR spent: that is enough to fail.
-    equal = _claims(_runs(offset=5.0, last=1024))[BUDGET]
+    equal = claims_of(_runs(offset=5.0, last=1024))[BUDGET]
     assert (equal.unreached, equal.spent, equal.verdict) == (3, 1.0, FAILS)
 
 
 def test_the_interval_of_a_budget_is_geometric() -> None:
-    claim = _claims(_runs(offset=0.5, spread=0.1))[BUDGET]
+    claim = claims_of(_runs(offset=0.5, spread=0.1))[BUDGET]
     logs = [(8.5 + w) * math.log(2.0) - math.log(1024.0) for w in (-0.1, 0.0, 0.1)]
     mean, low, high = student_interval(logs)
     assert mean is not None
@@ -179,7 +179,7 @@ def test_tests_without_a_logarithm_are_counted() -> None:
     for run in runs:
         for row in run.tests[-2:] if run.method == "br" else run.tests[-5:-4]:
             row["gradient"] = -0.01
-    claims = _claims(runs)
+    claims = claims_of(runs)
     assert claims[DECAY].left_out == 3 * (2 + 1)
     assert claims[RATE].left_out == 3
     assert claims[dataclasses.replace(RATE, method="br")].left_out == 6
@@ -192,12 +192,12 @@ def test_slopes_are_compared_up_to_the_baseline_s_last_iteration() -> None:
         for row in run.tests:
             n = row["iteration"]
             row["gradient"] = n**-0.6 if n < 256 else (1e-9 if n == 256 else 1.0)
-    claim = _claims(runs)[DECAY]
+    claim = claims_of(runs)[DECAY]
     assert claim.value == pytest.approx(0.0)
     some = [run for run in runs if run.method == "br"]
     for row in (row for run in some for row in run.tests):
         row["gradient"] = row["iteration"] ** -0.6
-    assert _claims(runs)[DECAY].value == pytest.approx(_slope_with_a_drop() + 0.6)
+    assert claims_of(runs)[DECAY].value == pytest.approx(_slope_with_a_drop() + 0.6)
 
 
 def _slope_with_a_drop() -> float:
@@ -214,7 +214,7 @@ def test_runs_are_paired_by_seed() -> None:
         return formula_run(lambda n: 100.0 * seed + (method == "mlmc"), seed=seed, method=method)
 
     runs = [run(1, "mlmc"), run(2, "mlmc"), run(3, "mlmc"), run(2, "br"), run(3, "br")]
-    claim = _claims(runs)[NLL]
+    claim = claims_of(runs)[NLL]
     assert claim.value == pytest.approx(1.0)
     assert claim.seeds == 2
 
@@ -224,24 +224,24 @@ def test_a_gradient_that_is_lost_in_noise_has_no_number() -> None:
     for run in runs:
         if run.method == "br":
             run.tests[-1]["gradient"] = -0.01
-    claim = _claims(runs)[GRADIENT]
+    claim = claims_of(runs)[GRADIENT]
     assert claim.value is None
     assert claim.verdict == UNDECIDED
     assert claim.seeds == 3
     for run in runs:
         if run.method == "br":
             run.tests[-1]["gradient"] = 0.0
-    assert _claims(runs)[GRADIENT].value is None
+    assert claims_of(runs)[GRADIENT].value is None
 
 
 def test_beyond_the_paper_and_incomplete_runs() -> None:
     runs = _runs(offset=0.5, method="mlmc-rb")
-    claims = _claims(runs)
+    claims = claims_of(runs)
     beyond = [dataclasses.replace(s, method="mlmc-rb") for s in (DECAY, RATE, NLL, BUDGET)]
     assert set(claims) >= set(beyond)
     assert {subject.method for subject in claims} == {"mlmc-rb"}
-    assert not _claims([run for run in runs if run.method != "br"])
-    assert not _claims([])
+    assert not claims_of([run for run in runs if run.method != "br"])
+    assert not claims_of([])
 
 
 def test_against_iwae() -> None:
@@ -256,7 +256,7 @@ def test_against_iwae() -> None:
         for seed in (1, 2, 3)
         for method, c, cost in (("iwae", 9.0, 0.25), ("mlmc", 8.0, 1.0))
     ]
-    claims = _claims(runs)
+    claims = claims_of(runs)
     per_iteration = Subject("nll", "mlmc", "iwae", "iteration")
     per_budget = Subject("nll", "mlmc", "iwae", "evaluations")
     assert set(claims) == {per_iteration, per_budget, Subject("nll", "mlmc", "iwae", "seconds")}
@@ -273,7 +273,7 @@ def test_a_gradient_that_one_run_has_not_is_no_claim() -> None:
     runs = _runs(offset=0.5)
     for row in runs[0].tests:
         del row["gradient"]
-    assert not {"decay", "rate", "gradient"} & {subject.quantity for subject in _claims(runs)}
+    assert not {"decay", "rate", "gradient"} & {subject.quantity for subject in claims_of(runs)}
 
 
 def test_without_gradient_norms_there_are_no_claims_on_them() -> None:
@@ -281,7 +281,7 @@ def test_without_gradient_norms_there_are_no_claims_on_them() -> None:
     for run in runs:
         for row in run.tests:
             del row["gradient"]
-    assert {(subject.quantity, subject.axis) for subject in _claims(runs)} == {
+    assert {(subject.quantity, subject.axis) for subject in claims_of(runs)} == {
         ("nll", "iteration"),
         ("nll", "evaluations"),
         ("nll", "seconds"),

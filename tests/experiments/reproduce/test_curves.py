@@ -77,7 +77,9 @@ def test_levels_are_counted_and_those_above_the_truncation_told_apart(
 ) -> None:
     levels = curves.levels(reproduction)
     assert levels is not None
-    lines = [row for run in reproduction.runs if "mlmc" in run.method for row in run.lines]
+    lines = [
+        row for run in reproduction.runs if run.method in ("mlmc", "mlmc-rb") for row in run.lines
+    ]
     assert levels.draws == sum(sum(row["levels"].values()) for row in lines)
     ones = sum(row["levels"]["1"] for row in lines)
     assert levels.used[0] + levels.beyond[0] == pytest.approx(ones / levels.draws)
@@ -98,7 +100,7 @@ def test_a_larger_base_lets_fewer_levels_through(reproduction: Reproduction) -> 
     ]
     levels = curves.levels(dataclasses.replace(reproduction, runs=runs))
     assert levels is not None
-    lines = [row for run in runs if "mlmc" in run.method for row in run.lines]
+    lines = [row for run in runs if run.method in ("mlmc", "mlmc-rb") for row in run.lines]
     early = sum(row["levels"]["1"] for row in lines if row["iteration"] < 64)
     assert levels.beyond[0] == pytest.approx(early / levels.draws)
 

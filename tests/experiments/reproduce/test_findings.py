@@ -24,13 +24,13 @@ def test_findings_are_those_of_the_runs(folder: Path) -> None:
     reproduction = gather(folder)
     (findings,) = find([reproduction])
     assert findings.name == "digits"
-    assert (findings.runs, findings.seeds) == (8, 2)
+    assert (findings.runs, findings.seeds) == (14, 2)
     assert findings.claims == evaluate(reproduction)
     assert len(findings.claims) > 20
     assert [(row.name, row.error) for row in findings.failed] == [
         ("amsgrad-mlmc-1", "FloatingPointError")
     ]
-    assert len(findings.final) == 7  # one of eight runs failed
+    assert len(findings.final) == 13  # one of fourteen runs failed
     rows = {(row.method, row.seed): row for row in findings.final}
     last = reproduction.of("mlmc-rb", "amsgrad")[1].tests[-1]
     for name in ("nll", "evaluations", "seconds", "iteration", "gradient", "nll_se"):

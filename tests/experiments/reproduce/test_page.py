@@ -73,7 +73,7 @@ def test_the_page_has_every_claim_in_one_row_for_both_optimizers(
 
 
 def test_what_went_wrong_is_named_and_escaped(html: str) -> None:
-    assert "7 of 8 runs complete" in html
+    assert "13 of 14 runs complete" in html
     assert "amsgrad-mlmc-1" in html
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
     assert "<script>" not in html

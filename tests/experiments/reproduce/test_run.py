@@ -16,10 +16,12 @@ from rich.console import Console
 from mlmcgrad.cli import main
 from mlmcgrad.experiments.reproduce import run as reproduce
 from mlmcgrad.experiments.reproduce.forecast import forecast
+from mlmcgrad.experiments.reproduce.gather import method_name
 from mlmcgrad.experiments.reproduce.presets import PRESETS, decide, training_runs
 from mlmcgrad.experiments.reproduce.sentences import HEADLINES, statement
 from mlmcgrad.experiments.reproduce.settings import Reproduce
 from mlmcgrad.experiments.reproduce.tables import value
+from mlmcgrad.runs.folder import as_record
 from mlmcgrad.runs.lock import locked
 from mlmcgrad.training.config import Config
 from tests.experiments.reproduce import fabricated
@@ -198,7 +200,7 @@ def test_what_no_run_can_do_is_refused_before_any_begins(
 
 def test_presets_are_what_the_paper_and_the_help_say() -> None:
     paper = training_runs(decide(Reproduce(preset="paper")))
-    assert len(paper) == 5 * 2 * 4
+    assert len(paper) == 5 * 2 * 7
     for run in paper.values():
         assert (run.dataset, run.batch_size, run.candidates, run.latent) == ("cifar10", 128, 5, 100)
         assert run.iterations * 128 >= 200 * 50_000 > (run.iterations - 200) * 128
@@ -210,6 +212,22 @@ def test_presets_are_what_the_paper_and_the_help_say() -> None:
         assert br.tests_at(br.iterations)
         assert runs["adagrad-mlmc-rb-1"].rao_blackwell
         assert runs["adagrad-mlmc-rb-1"].optimizer == "adagrad"
+        importance, persistent, dreg = (runs[f"amsgrad-{m}-1"] for m in ("mlmc-is", "jsa", "dreg"))
+        assert (importance.method, importance.kernel, importance.estimator) == (
+            "mlmc",
+            "importance",
+            "sum",
+        )
+        assert (persistent.method, persistent.encoder, persistent.persistent) == (
+            "iwae",
+            "wake",
+            True,
+        )
+        assert (dreg.method, dreg.encoder, dreg.persistent) == ("iwae", "dreg", False)
+        assert all(
+            method_name(as_record(run)) == name.split("-", 1)[1].rsplit("-", 1)[0]
+            for name, run in runs.items()
+        )
         assert runs["amsgrad-mlmc-1"].tests_at(br.iterations)  # so that N can be compared exactly
         assert runs["amsgrad-mlmc-1"].iterations == preset.stretch * preset.iterations
         assert preset.seeds >= 3 or name == "smoke"

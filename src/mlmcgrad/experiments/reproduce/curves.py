@@ -141,7 +141,7 @@ def _rate(runs: dict[str, list[TrainingRun]], axis: str) -> Rate | None:
     """
     every = {method: tests(some, "gradient", "iteration") for method, some in runs.items()}
     curves = {method: curve for method, curve in every.items() if curve is not None}
-    guide = next((m for m in ("mlmc", "mlmc-rb", "br", "iwae") if m in curves), None)
+    guide = next((m for m in ("mlmc", *reversed(LABELS)) if m in curves), None)
     if guide is None:
         return None
     begin = max(curve.x[0] for curve in curves.values())

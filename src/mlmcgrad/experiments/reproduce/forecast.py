@@ -1,7 +1,8 @@
 """How long will the runs take? A few steps are timed; the rest follows from what steps cost.
 
 Seconds of a step = a + b · evaluations, with a and b from steps of short and of long chains; the
-expected evaluations of iteration n are batch · (1 + (k−1) · E[chain length]).
+expected evaluations of iteration n are batch · (1 + (k−1) · E[chain length]), or batch · k ·
+E[blocks] for importance sampling.
 """
 
 from __future__ import annotations
@@ -61,7 +62,10 @@ def _evaluations(trainer: Trainer, n: int) -> float:
     """Expected decoder evaluations of iteration n."""
     settings, estimator = trainer.settings, trainer.objective.lengths
     assert isinstance(estimator, (Average, MLMC, MLMCSum))
-    return settings.batch_size * (1.0 + (settings.candidates - 1) * estimator.expected_length(n))
+    length = estimator.expected_length(n)
+    if settings.kernel == "importance":
+        return settings.batch_size * settings.candidates * length
+    return settings.batch_size * (1.0 + (settings.candidates - 1) * length)
 
 
 def _step(trainer: Trainer, n: int) -> tuple[float, float]:

@@ -4,8 +4,10 @@
     runs/NAME/       one run folder of `mlmcgrad train` each, see `training/`
     runs/NAME/error.json   why the run failed, if it did
 
-The names of the methods: `iwae`, `br`, `mlmc` as in `iwae/objective.py`, and `mlmc-rb`, the
-Rao-Blackwellised one.
+The names of the methods: `iwae`, `br`, `mlmc` as in `iwae/objective.py`; `mlmc-rb`, the
+Rao-Blackwellised one; and three that are not in the paper: `mlmc-is`, levels of importance sampling
+in sum form; `dreg`, IWAE with the doubly reparameterised encoder gradient; `jsa`, persistent chains
+of one step with the wake gradient (joint stochastic approximation).
 """
 
 from __future__ import annotations
@@ -28,7 +30,15 @@ from mlmcgrad.runs import folder as records
 
 RUNS, ERROR = "runs", "error.json"
 # In the order in which methods and optimizers are always shown.
-LABELS = {"iwae": "IWAE", "br": "BR-IWAE", "mlmc": "MLMC-IWAE", "mlmc-rb": "RB-MLMC-IWAE"}
+LABELS = {
+    "iwae": "IWAE",
+    "dreg": "IWAE-DReG",
+    "jsa": "JSA",
+    "br": "BR-IWAE",
+    "mlmc": "MLMC-IWAE",
+    "mlmc-rb": "RB-MLMC-IWAE",
+    "mlmc-is": "IS-MLMC-IWAE",
+}
 OPTIMIZERS = {"amsgrad": "AMSGrad", "adagrad": "Adagrad"}
 
 Array = NDArray[np.float64]
@@ -66,8 +76,8 @@ class TrainingRun:
         return bool(self.tests) and all(name in row for row in self.tests)
 
     def truncation(self, iteration: float) -> float:
-        """T_n, which BR and MLMC round down to what they can use; 1 for the one step of IWAE."""
-        if self.method == "iwae":
+        """T_n, which BR and MLMC round down to what they can use; 1 where there is one step."""
+        if self.method in ("iwae", "dreg", "jsa"):
             return 1.0
         scale, exponent = self.settings["truncation_scale"], self.settings["truncation_exponent"]
         return float(scale * iteration**exponent)
@@ -140,8 +150,14 @@ def _read(name: str, folder: Path, settings: dict[str, Any]) -> TrainingRun:
 
 def method_name(settings: dict[str, Any]) -> str:
     """The name of the method that the settings of a training run make."""
-    rao_blackwell = settings["method"] == "mlmc" and settings["rao_blackwell"]
-    return "mlmc-rb" if rao_blackwell else str(settings["method"])
+    method = str(settings["method"])
+    if method == "mlmc" and settings.get("kernel") == "importance":
+        return "mlmc-is"
+    if method == "mlmc" and settings["rao_blackwell"]:
+        return "mlmc-rb"
+    if method == "iwae" and settings.get("persistent"):
+        return "jsa"
+    return "dreg" if method == "iwae" and settings.get("encoder") == "dreg" else method
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

@@ -108,13 +108,15 @@ PRESETS: dict[PresetName, Preset] = {
         },
     ),
 }
-# The method that is trained, and whether it is Rao-Blackwellised. The most expensive one comes
-# first, so that the last runs to end are short.
-_METHODS: dict[MethodChoice, tuple[training.Method, bool]] = {
-    "br": ("br", False),
-    "mlmc-rb": ("mlmc", True),
-    "mlmc": ("mlmc", False),
-    "iwae": ("iwae", False),
+# What is trained. The most expensive one comes first, so that the last runs to end are short.
+_METHODS: dict[MethodChoice, dict[str, Any]] = {
+    "br": {"method": "br"},
+    "mlmc-rb": {"method": "mlmc", "rao_blackwell": True},
+    "mlmc": {"method": "mlmc"},
+    "mlmc-is": {"method": "mlmc", "kernel": "importance", "estimator": "sum"},
+    "jsa": {"method": "iwae", "persistent": True, "encoder": "wake"},
+    "dreg": {"method": "iwae", "encoder": "dreg"},
+    "iwae": {"method": "iwae"},
 }
 
 
@@ -161,12 +163,9 @@ def _training_run(
 ) -> training.Settings:
     # Tests at N/8 · (1, √2, 2, …): one of them is at N.
     grid = {"evaluate_grid": "geometric", "evaluate_every": settings.iterations // 8}
-    train: dict[str, Any] = {**grid, **PRESETS[settings.preset].train}
-    trained, rao_blackwell = _METHODS[method]
+    train: dict[str, Any] = {**grid, **PRESETS[settings.preset].train, **_METHODS[method]}
     return training.Config(
         dataset=settings.dataset,
-        method=trained,
-        rao_blackwell=rao_blackwell,
         optimizer=optimizer,
         iterations=settings.iterations * (1 if method == "br" else settings.stretch),
         seed=seed,

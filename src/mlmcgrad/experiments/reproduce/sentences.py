@@ -21,7 +21,7 @@ from mlmcgrad.experiments.reproduce.findings import Findings
 from mlmcgrad.experiments.reproduce.gather import LABELS, OPTIMIZERS
 from mlmcgrad.experiments.reproduce.text import number
 
-# The ten claims that matter most.
+# The claims that matter most.
 HEADLINES = (
     Subject("nll", "mlmc", "br", "evaluations"),
     Subject("gradient", "mlmc", "br", "evaluations"),
@@ -33,7 +33,12 @@ HEADLINES = (
     Subject("nll", "mlmc-rb", "iwae", "evaluations"),
     Subject("nll", "mlmc", "iwae", "evaluations"),
     Subject("nll", "mlmc", "iwae", "iteration"),
+    Subject("nll", "mlmc-is", "iwae", "evaluations"),
+    Subject("nll", "jsa", "iwae", "evaluations"),
+    Subject("nll", "jsa", "dreg", "evaluations"),
 )
+_PAPERS = ("mlmc", "br")  # methods of the paper, with their baseline
+_MULTILEVEL = ("mlmc", "mlmc-rb", "mlmc-is")
 # A budget: its unit, as much of it as the other, and less of it.
 _BUDGETS: dict[Axis, tuple[str, str, str]] = {
     "iteration": ("iterations", "after the same number of iterations", "in fewer iterations"),
@@ -61,7 +66,7 @@ _PAPER: dict[tuple[str, str], str] = {
 
 def paper(subject: Subject) -> str:
     """The paper's sentence; empty for what goes beyond it."""
-    beyond = subject.method == "mlmc-rb" or subject.baseline == "iwae"
+    beyond = subject.method not in _PAPERS or subject.baseline not in ("br", None)
     return "" if beyond else _PAPER.get((subject.quantity, subject.axis), "")
 
 
@@ -101,11 +106,17 @@ def _labels(subject: Subject) -> tuple[str, str]:
 
 
 def takeaways(findings: Findings) -> list[str]:
-    """Five sentences; fewer where runs are missing."""
+    """Seven sentences; fewer where runs are missing."""
 
-    def select(quantity: Quantity, baseline: str | None, axis: Axis) -> list[Claim]:
+    def select(
+        quantity: Quantity, baseline: str | None, axis: Axis, methods: Sequence[str] = tuple(LABELS)
+    ) -> list[Claim]:
         key = (quantity, baseline, axis)
-        return [c for c in findings.claims if (c.quantity, c.baseline, c.axis) == key]
+        return [
+            claim
+            for claim in findings.claims
+            if (claim.quantity, claim.baseline, claim.axis) == key and claim.method in methods
+        ]
 
     sentences = (
         _count(
@@ -116,8 +127,19 @@ def takeaways(findings: Findings) -> list[str]:
         _count(
             "For the same number of network evaluations, plain IWAE, which the paper does not "
             "compare with, reaches a better test NLL than multilevel gradients",
-            select("nll", "iwae", "evaluations"),
+            select("nll", "iwae", "evaluations", _MULTILEVEL),
             FAILS,
+        ),
+        _count(
+            "For the same number of network evaluations, IWAE-DReG reaches a better test NLL than "
+            "multilevel gradients",
+            select("nll", "dreg", "evaluations", _MULTILEVEL),
+            FAILS,
+        ),
+        _count(
+            "For the same number of network evaluations, persistent chains with the wake gradient "
+            "(JSA) reach a better test NLL than plain IWAE",
+            select("nll", "iwae", "evaluations", ("jsa",)),
         ),
         _count(
             "After the same number of iterations, BR-IWAE, whose iterations cost more, has a "

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import tyro
 
@@ -17,7 +17,7 @@ from mlmcgrad.ranges import whole
 PresetName: TypeAlias = Literal["smoke", "quick", "full", "paper"]
 DatasetChoice: TypeAlias = Literal["digits", "cifar10"]
 OptimizerChoice: TypeAlias = Literal["amsgrad", "adagrad"]
-MethodChoice: TypeAlias = Literal["iwae", "br", "mlmc", "mlmc-rb"]
+MethodChoice: TypeAlias = Literal["iwae", "dreg", "jsa", "br", "mlmc", "mlmc-rb", "mlmc-is"]
 
 # Name, least and most. A seed is a folder for each method and optimizer; iterations × stretch stays
 # below the 2^53 that a training may have.
@@ -35,8 +35,10 @@ class Reproduce:
     """Images to train on, if not those of the preset."""
     optimizer: tuple[OptimizerChoice, ...] = ("amsgrad", "adagrad")
     """Optimizers, one or both."""
-    methods: tuple[MethodChoice, ...] = ("iwae", "br", "mlmc", "mlmc-rb")
-    """Methods; claims compare mlmc and mlmc-rb (Rao-Blackwellised) with br and iwae."""
+    methods: tuple[MethodChoice, ...] = get_args(MethodChoice)
+    """Methods. Of the paper: iwae, br, mlmc. Beyond it: mlmc-rb, Rao-Blackwellised; mlmc-is, levels
+    of importance sampling; dreg, IWAE with the doubly reparameterised gradient; jsa, persistent
+    chains. Claims compare them with br, iwae and dreg."""
     seeds: int | None = None
     """Runs of each method and optimizer, with the seeds 1, 2, …"""
     jobs: int = 2
