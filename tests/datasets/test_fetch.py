@@ -33,7 +33,7 @@ def test_archive(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_archive_not_found(tmp_path: Path) -> None:
     with tiny.served(tmp_path / "served", {}) as spec, pytest.raises(OSError, match="404"):
-        fetch.official(dataclasses.replace(spec, url=spec.url + "x"), tmp_path, quiet)
+        fetch.official(dataclasses.replace(spec, urls=(spec.urls[0] + "x",)), tmp_path, quiet)
 
 
 def test_no_server_fails_soon(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_no_server_fails_soon(tmp_path: Path) -> None:
 def test_a_server_that_says_nothing_or_nonsense(answer: bytes, why: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/archive.tar.gz"
-        spec = dataclasses.replace(SPEC, url=url, url_seconds=0.5)
+        spec = dataclasses.replace(SPEC, urls=(url,), url_seconds=0.5)
 
         def reply() -> None:
             connection, _ = server.accept()

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mlmcgrad.datasets.cifar10_files import CIFAR10, Spec
+from mlmcgrad.datasets.cifar10_files import CIFAR10, BatchSpec
 from mlmcgrad.datasets.dataset import Images, sha256
 
 ROWS, IMAGE, PIXELS = 5, (3, 2, 4), 24
@@ -32,7 +32,7 @@ SPEC = dataclasses.replace(
     batches=NAMES,
     shape=(ROWS, *IMAGE),
     sha256={"train": sha256(TRAIN), "test": sha256(TEST)},
-    url="http://127.0.0.1:9/archive.tar.gz",  # nobody listens there
+    urls=("http://127.0.0.1:9/archive.tar.gz",),  # nobody listens there
     url_seconds=2.0,
 )
 
@@ -92,22 +92,22 @@ def tarball(path: Path, content: dict[str, bytes], mode: str = "w:gz") -> Path:
     return path
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
+class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         pass
 
 
 @contextmanager
-def served(folder: Path, content: dict[str, bytes]) -> Iterator[Spec]:
+def served(folder: Path, content: dict[str, bytes]) -> Iterator[BatchSpec]:
     """A server on this machine whose archive holds these files."""
     folder.mkdir()
     tarball(folder / "archive.tar.gz", content)
-    handler = functools.partial(_Quiet, directory=str(folder))
+    handler = functools.partial(Quiet, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}/archive.tar.gz"
-        yield dataclasses.replace(SPEC, url=url)
+        yield dataclasses.replace(SPEC, urls=(url,))
         server.shutdown()
         thread.join()
 

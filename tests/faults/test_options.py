@@ -20,6 +20,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -74,8 +75,11 @@ VALUES: dict[Any, tuple[Tokens, Tokens]] = {
     ),
     str: (("cpu",), ("meta", "mps", "xla", "hpu", "cuda", "cuda:99", "cpu:7", "cpu\n")),
     Path: (
-        ("new", "a/b/c", "matrix.txt", "reproduction"),
-        ("file", "file/below", "", ".", "/proc/nothing", "x" * 300, "of-train", "absent", "~"),
+        ("new", "a/b/c", "matrix.txt", "reproduction", "pictures.npz"),
+        (
+            *("file", "file/below", "", ".", "/proc/nothing", "x" * 300, "of-train", "absent", "~"),
+            *("text.npz", "colour.npz", "absent.npz", "file/below.npz", "x" * 300 + ".npz"),
+        ),
     ),
 }
 MATRICES = {
@@ -158,6 +162,10 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "file").write_text("in the way")
     (folder / "of-train").mkdir()
     (folder / "of-train" / "config.json").write_text('{"experiment": "train", "settings": {}}')
+    grey = np.zeros((20, 8, 8), np.uint8)
+    np.savez(folder / "pictures.npz", train=grey, test=grey)
+    np.savez(folder / "colour.npz", train=grey, test=np.zeros((20, 8, 8, 4), np.uint8))
+    (folder / "text.npz").write_text("to be, or not to be")
     for name, content in MATRICES.items():
         (folder / name).write_bytes(content)
     fabricated.write(

@@ -2,13 +2,15 @@ import pytest
 import torch
 
 from mlmcgrad.iwae.likelihoods import Bernoulli, DiscretizedLogistic, Likelihood
-from mlmcgrad.iwae.networks import CIFAR10, DIGITS, LatentModel, Sizes, upsample
+from mlmcgrad.iwae.networks import CIFAR10, DIGITS, MNIST, LatentModel, Sizes, upsample
 from tests.chains import rng
 
 MIXED = Sizes((1, 8, 8), latent=4, channels=(8,), hidden=(20, 10))
 
 
-@pytest.mark.parametrize("sizes", [DIGITS, CIFAR10, MIXED], ids=["digits", "cifar10", "mixed"])
+@pytest.mark.parametrize(
+    "sizes", [DIGITS, MNIST, CIFAR10, MIXED], ids=["digits", "mnist", "cifar10", "mixed"]
+)
 @pytest.mark.parametrize("likelihood", [Bernoulli(), DiscretizedLogistic()])
 def test_shapes(sizes: Sizes, likelihood: Likelihood) -> None:
     model = LatentModel(sizes, likelihood, rng())

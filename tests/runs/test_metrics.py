@@ -3,11 +3,15 @@
 import errno
 import os
 import sys
-import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from mlmcgrad.runs import checkpoint
 from mlmcgrad.runs.folder import read_lines
 from mlmcgrad.runs.metrics import Metrics, intact
 from tests.faults import files_at_most
@@ -91,28 +95,74 @@ def test_tensorboard_is_wanted_but_not_there(
     assert not list(tmp_path.iterdir())
 
 
-class _Writer:
-    """Stands in for TensorBoard's writer."""
-
-    rows: list[tuple[str, float, int]] = []  # noqa: RUF012
-
-    def __init__(self, folder: str, purge_step: int) -> None:
-        assert purge_step == 1
-
-    def add_scalar(self, name: str, value: float, iteration: int) -> None:
-        self.rows.append((name, value, iteration))
-
-    def close(self) -> None:
-        self.rows.append(("closed", 0.0, 0))
+def _board(folder: Path) -> dict[tuple[str, int], float]:
+    """What TensorBoard reads: a value for each name and step, none of them twice."""
+    events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0})
+    events.Reload()
+    read = [(tag, e.step, e.value) for tag in events.Tags()["scalars"] for e in events.Scalars(tag)]
+    found = {(tag, step): value for tag, step, value in read}
+    assert len(found) == len(read)
+    return found
 
 
-def test_tensorboard_gets_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = types.ModuleType("torch.utils.tensorboard")
-    fake.SummaryWriter = _Writer  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
+def _lines(folder: Path) -> dict[tuple[str, int], float]:
+    """The numbers of metrics.jsonl, as float32: of those of an iteration the first."""
+    found: dict[tuple[str, int], float] = {}
+    for row in read_lines(folder / "metrics.jsonl"):
+        for name, value in row.items():
+            if isinstance(value, int | float) and name not in ("iteration", "final"):
+                found.setdefault((name, row["iteration"]), float(np.float32(value)))
+    return found
+
+
+def test_tensorboard_has_the_numbers_of_the_file(tmp_path: Path) -> None:
     tiny.run(tmp_path, tensorboard=True)
-    rows = tiny.metrics(tmp_path)
-    assert ("bound", rows[0]["bound"], 4) in _Writer.rows
-    tests = [row for row in rows if "nll" in row]
-    assert ("nll", tests[0]["nll"], 7) in _Writer.rows
-    assert _Writer.rows[-1][0] == "closed"
+    found = _board(tmp_path)
+    assert found == _lines(tmp_path)
+    assert {step for name, step in found if name == "bound"} == {4, 8, 12, 16, 20, 24}
+    assert {step for name, step in found if name == "nll"} == {7, 14, 21, 24}
+    assert not [name for name, _ in found if name in ("iteration", "final", "levels")]
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["from the beginning", "later"])
+def test_tensorboard_after_resuming(first: bool, tmp_path: Path) -> None:
+    """Also of the lines at the ends on the way, and of a run that had none at first."""
+    tiny.run(tmp_path, iterations=9, tensorboard=first)  # a line and a test of iteration 9
+    for iterations in (9, 16, 24):  # 16 is one of the regular lines and has another test
+        tiny.run(tmp_path, iterations=iterations, resume=True, tensorboard=True)
+        assert _board(tmp_path) == _lines(tmp_path)
+    assert ("nll", 9) not in _board(tmp_path)
+    assert ("nll", 16) not in _board(tmp_path)
+
+
+def test_tensorboard_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped between two checkpoints, without a chance to close anything."""
+    tiny.run(tmp_path / "whole", tensorboard=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Metrics, "close", lambda metrics: metrics._file.close())
+        patch.setattr("mlmcgrad.runs.checkpoint.save", _killed_at(15, checkpoint.save))
+        with pytest.raises(InterruptedError):
+            tiny.run(tmp_path / "cut", tensorboard=True)
+    assert {step for _, step in _board(tmp_path / "cut")} == {4, 7, 8, 12, 14}
+    tiny.run(tmp_path / "cut", tensorboard=True, resume=True)
+    found = _board(tmp_path / "cut")
+    assert found == _lines(tmp_path / "cut")
+    expected = _board(tmp_path / "whole")
+    assert {k: v for k, v in found.items() if k[0] != "seconds"} == {
+        k: v for k, v in expected.items() if k[0] != "seconds"
+    }
+
+
+def _killed_at(iteration: int, save: Callable[..., Any]) -> Callable[..., Any]:
+    def killed(folder: Path, now: int, state: dict[str, Any]) -> Any:
+        if now == iteration:
+            raise InterruptedError
+        return save(folder, now, state)
+
+    return killed
+
+
+def test_tensorboard_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "tensorboard").write_text("in the way")
+    with pytest.raises(OSError, match=r"cannot write tensorboard in .*File exists"):
+        Metrics(tmp_path, (), 0, tensorboard=True)

@@ -17,7 +17,10 @@ from mlmcgrad.training.config import Config, Settings
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("dataset", "mnist"),
+        ("dataset", "imagenet"),
+        ("dataset", Path("pictures.png")),
+        ("binarisation", "always"),
+        ("binarisation_seed", -1),
         ("method", "elbo"),
         ("iterations", 0),
         ("seed", -1),
@@ -94,6 +97,37 @@ def test_what_is_left_open_depends_on_the_dataset() -> None:
     assert (cifar.batch_size, cifar.lr, cifar.latent) == (128, 0.001, 7)
     assert (digits.chunk, cifar.chunk) == (1024, 256)
     assert Config(seed=3).settings().out == Path("runs/digits-mlmc-3")
+
+
+def test_what_is_left_open_for_mnist_and_for_pictures() -> None:
+    mnist, mine = Config(dataset="mnist").settings(), Config(dataset=Path("a/me.npz")).settings()
+    assert (mnist.batch_size, mnist.lr, mnist.latent, mnist.chunk) == (100, 0.003, 50, 1024)
+    assert (mine.batch_size, mine.lr, mine.latent, mine.chunk) == (100, 0.001, 50, 256)
+    assert (mnist.test_images, mine.test_images) == (100, 100)
+    assert (mnist.out, mine.out) == (Path("runs/mnist-mlmc-0"), Path("runs/me-mlmc-0"))
+    assert as_record(mine)["dataset"] == "a/me.npz"
+
+
+def test_binarisation_is_dynamic_for_mnist_and_none_for_others() -> None:
+    names: tuple[Any, ...] = ("digits", "cifar10", Path("a.npz"))
+    assert {Config(dataset=name).settings().binarisation for name in names} == {"none"}
+    assert Config(dataset="mnist").settings().binarisation == "dynamic"
+    chosen: tuple[Any, ...] = ("static", "dynamic", "none")
+    for choice in chosen:
+        for name in ("mnist", "digits"):
+            settings = Config(dataset=name, binarisation=choice).settings()
+            assert settings.binarisation == choice
+            assert settings.settings() == settings
+
+
+def test_binary_pixels_have_the_likelihood_of_bernoulli() -> None:
+    logistic = Config(dataset="mnist", likelihood="discretized_logistic")
+    assert logistic.settings().binarisation == "none"
+    for name in ("static", "dynamic"):
+        with pytest.raises(
+            ValueError, match=f"^likelihood must be bernoulli for binarisation {name}, got 'discr"
+        ):
+            Config(binarisation=name, likelihood="discretized_logistic")
 
 
 def test_settings_are_complete_and_their_own_settings() -> None:

@@ -4,30 +4,38 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import get_args
 
 import tyro
 from rich.console import Console
 
-from mlmcgrad.datasets import Dataset, cifar10, digits
+from mlmcgrad.datasets import Dataset, cifar10, digits, mnist, pictures
 from mlmcgrad.datasets.dataset import sha256
 from mlmcgrad.runs.progress import bars
+from mlmcgrad.training import config
 
 
 @dataclass(frozen=True)
 class Data:
     """Fetch a dataset, verify it and say where it is cached."""
 
-    dataset: tyro.conf.Positional[Literal["cifar10", "digits"]]
-    """Which one: cifar10 is downloaded once (140 to 170 MB), digits ships with scikit-learn."""
+    dataset: tyro.conf.Positional[config.Dataset | Path]
+    """Which one: mnist (10 to 12 MB) and cifar10 (140 to 170 MB) are downloaded once, digits ships
+    with scikit-learn, and a file NAME.npz of yours is checked."""
     source: Path | None = None
-    """Folder or tarball that holds CIFAR-10, to use instead of the cache or a download."""
+    """Folder or tarball that holds mnist or cifar10, to use instead of the cache or a download."""
 
     def __post_init__(self) -> None:
-        if self.source is not None and self.dataset != "cifar10":
+        names = get_args(config.Dataset)
+        if self.dataset not in names and Path(self.dataset).suffix != ".npz":
+            choices = ", ".join(names)
             raise ValueError(
-                f"source is for cifar10 only, got {self.source} for {self.dataset}, which ships "
-                "with scikit-learn; leave it out"
+                f"dataset must be one of {choices}, or a file NAME.npz, got {str(self.dataset)!r}"
+            )
+        if self.source is not None and self.dataset not in ("mnist", "cifar10"):
+            raise ValueError(
+                f"source is for mnist and cifar10 only, got {self.source} for {self.dataset}; "
+                "leave it out"
             )
 
 
@@ -39,7 +47,14 @@ def run(settings: Data, console: Console) -> Dataset:
         def show(what: str, done: int, total: int | None) -> None:
             bar.update(task, description=what, completed=done, total=total)
 
-        data = digits() if settings.dataset == "digits" else cifar10(settings.source, progress=show)
+        if settings.dataset == "digits":
+            data = digits()
+        elif settings.dataset == "mnist":
+            data = mnist(settings.source, progress=show)
+        elif settings.dataset == "cifar10":
+            data = cifar10(settings.source, progress=show)
+        else:
+            data = pictures(settings.dataset)
     lines = {"dataset": data.name, "from": data.source}
     lines |= {"cached in": str(data.folder)} if data.folder else {}
     for part, images in (("train", data.train), ("test", data.test)):

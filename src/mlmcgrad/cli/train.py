@@ -22,7 +22,9 @@ def run(config: Config, console: Console) -> dict[str, Any]:
         + f" after {summary['iteration']} iterations, "
         f"{summary['evaluations']} network evaluations, {summary['seconds']:.0f} s",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )
-    console.print(f"run folder: {result.folder}", style="bold", highlight=False, soft_wrap=True)
+    line = f"run folder: {result.folder}"
+    console.print(line, style="bold", highlight=False, markup=False, soft_wrap=True)
     return summary

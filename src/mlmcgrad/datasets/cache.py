@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from mlmcgrad.datasets.cifar10_files import Spec
-from mlmcgrad.datasets.dataset import Images
+from mlmcgrad.datasets.dataset import Images, expanded
+from mlmcgrad.datasets.spec import Spec
 
 VARIABLE = "MLMCGRAD_DATA"
 _PREFIX, _STALE_SECONDS = ".making-", 86_400.0
@@ -26,7 +26,7 @@ _PREFIX, _STALE_SECONDS = ".making-", 86_400.0
 def root() -> Path:
     """The folder named by the variable MLMCGRAD_DATA, or the user's cache folder."""
     if named := os.environ.get(VARIABLE):
-        return Path(named).expanduser()
+        return expanded(named)
     from platformdirs import user_cache_dir
 
     return Path(user_cache_dir("mlmcgrad"))

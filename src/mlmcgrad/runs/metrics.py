@@ -24,7 +24,8 @@ class Metrics:
         folder: run folder.
         lines: what the file holds so far, see `intact`; anything else in it is removed.
         iteration: that of the last of them; TensorBoard forgets what came later.
-        tensorboard: write the numbers for TensorBoard too.
+        tensorboard: write the numbers for TensorBoard too, also those of `lines` if they are not
+            there.
 
     Attributes:
         count: lines in the file.
@@ -35,8 +36,11 @@ class Metrics:
     ) -> None:
         self.path, self.count = folder / METRICS, len(lines)
         write_atomically(self.path, b"".join(lines))
+        self._board: Any = None
+        self._shown: tuple[int, set[str]] = (-1, set())  # an iteration, and what TensorBoard has
+        if tensorboard:
+            self._open_board(folder / "tensorboard", lines, iteration)
         self._file = self.path.open("ab", buffering=0)
-        self._board = _board(folder, iteration) if tensorboard else None
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add a line; the operating system has it when this returns.
@@ -48,20 +52,43 @@ class Metrics:
             self._append(as_line(row))
         self.count += 1
         if self._board is not None:
-            for name, value in row.items():
-                if isinstance(value, (int, float)) and name not in ("iteration", "final"):
-                    self._board.add_scalar(name, value, row["iteration"])
+            self._show(row)
 
     def sync(self) -> None:
         """Flush the lines to the disk: a checkpoint must not be ahead of them."""
         with self._explained():
             os.fsync(self._file.fileno())
+        if self._board is not None:
+            with self._explained("tensorboard"):
+                self._board.flush()
 
     def close(self) -> None:
         """Close the files."""
         self._file.close()
         if self._board is not None:
             self._board.close()
+
+    def _open_board(self, folder: Path, lines: Sequence[bytes], iteration: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # Numbers of the last iteration may be of lines that are no longer there: all are made anew.
+        first = iteration if folder.exists() else 0
+        with self._explained(folder.name):
+            self._board = SummaryWriter(str(folder), purge_step=first)
+        for row in map(parse, lines):
+            if row["iteration"] >= first:
+                self._show(row)
+
+    def _show(self, row: Mapping[str, Any]) -> None:
+        """Give TensorBoard the numbers of a line; those it has of this iteration it keeps."""
+        step = row["iteration"]
+        if step != self._shown[0]:
+            self._shown = (step, {"iteration", "final"})
+        with self._explained("tensorboard"):
+            for name, value in row.items():
+                if isinstance(value, (int, float)) and name not in self._shown[1]:
+                    self._board.add_scalar(name, value, step)
+                    self._shown[1].add(name)
 
     def _append(self, line: bytes) -> None:
         before = self._file.seek(0, os.SEEK_END)
@@ -74,13 +101,13 @@ class Metrics:
             raise
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explained(self, name: str = METRICS) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"cannot write {self.path.name} in {self.path.parent} ({error.strerror}); the last "
+                f"cannot write {name} in {self.path.parent} ({error.strerror}); the last "
                 "checkpoint is intact: make room and continue with --resume",
             ) from error
 
@@ -129,9 +156,3 @@ def check_tensorboard() -> None:
             f"tensorboard needs the package tensorboard ({error}); pip install tensorboard, or "
             "omit the flag: metrics.jsonl has the same numbers"
         ) from error
-
-
-def _board(folder: Path, iteration: int) -> Any:
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=iteration + 1)

@@ -13,11 +13,13 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import get_args
 
 import torch
 
+from mlmcgrad.datasets import pictures_dataset
 from mlmcgrad.iwae.networks import Sizes
-from mlmcgrad.training.config import Config, Settings
+from mlmcgrad.training.config import Config, Dataset, Settings
 from mlmcgrad.training.data import Source
 from mlmcgrad.training.device import usable
 
@@ -58,6 +60,27 @@ def check(settings: Settings, source: Source) -> None:
         raise ValueError(_refusal(largest, settings, amount))
 
 
+def check_pictures(settings: Settings) -> None:
+    """Refuse a file of pictures that does not fit into memory, before a pixel is read.
+
+    Raises:
+        ValueError: it is too large, or no file of pictures.
+        OSError: it cannot be read.
+    """
+    if settings.dataset in get_args(Dataset):
+        return
+    limit = _memory(torch.device("cpu"))
+    size = {p: math.prod(s) for p, s in pictures_dataset.shapes(settings.dataset).items()}
+    # What is drawn once is in memory beside what it was drawn from.
+    train, test = {"none": (1, 1), "dynamic": (1, 2), "static": (2, 2)}[settings.binarisation]
+    amount = train * size["train"] + test * size["test"]
+    if limit is not None and amount > limit:
+        raise ValueError(
+            f"dataset {settings.dataset} must have fewer pictures, or smaller ones: they take "
+            f"{amount / 1e9:,.0f} GB, and there are {limit / 1e9:,.0f} GB of memory"
+        )
+
+
 def passes(settings: Settings, source: Source) -> Iterator[Need]:
     """Decoder passes of an iteration and of a test."""
     fresh = max(settings.candidates, 2) - 1
@@ -95,7 +118,14 @@ def memory(settings: Settings, source: Source) -> Iterator[Need]:
     if settings.persistent:
         amount = _SINGLE * sizes.latent * len(source.train)
         yield Need("the states of the chains", amount, "latent")
+    pixels = _SINGLE * math.prod(sizes.shape)
+    tested = min(settings.test_images, len(source.test))
+    yield Need("the test images", pixels * tested, "test_images")
     if settings.probe_images:
+        probed = min(settings.probe_images, len(source.train))
+        if source.dynamic and probed == len(source.train):  # all, drawn anew for each estimate
+            probed *= settings.probe_repeats
+        yield Need("the images of ∇V", pixels * probed, "probe_images")
         amount = _DOUBLE * count * settings.probe_repeats
         yield Need("the estimates of ∇V in a test", amount, "probe_repeats latent")
 
@@ -132,5 +162,5 @@ def _memory(device: torch.device) -> int | None:
 def _refusal(need: Need, settings: Settings, amount: str) -> str:
     usual: Mapping[str, float] = vars(Config(dataset=settings.dataset).settings())
     chosen: Mapping[str, float] = vars(settings)
-    name = max(need.names.split(), key=lambda name: chosen[name] / usual[name])
+    name = max(need.names.split(), key=lambda name: chosen[name] / (usual[name] or 1))
     return f"{name} must be lower, got {chosen[name]!r}: {need.what} would take {amount}"

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
-Dataset: TypeAlias = Literal["digits", "cifar10"]
+Dataset: TypeAlias = Literal["digits", "mnist", "cifar10"]
+Binarisation: TypeAlias = Literal["static", "dynamic", "none"]
 Method: TypeAlias = Literal["iwae", "br", "mlmc"]
 Assignment: TypeAlias = Literal["independent", "shared", "balanced"]
 EncoderGradient: TypeAlias = Literal["iwae", "dreg", "stl", "wake", "mixed"]
@@ -22,13 +23,15 @@ OptimizerName: TypeAlias = Literal["amsgrad", "adagrad", "rmsprop"]
 LikelihoodName: TypeAlias = Literal["bernoulli", "discretized_logistic"]
 Grid: TypeAlias = Literal["even", "geometric"]
 
-_DEFAULTS: dict[str, dict[Dataset, Any]] = {
-    "batch_size": {"digits": 50, "cifar10": 128},
-    "lr": {"digits": 0.01, "cifar10": 0.001},
-    "latent": {"digits": 16, "cifar10": 100},
-    "evaluate_every": {"digits": 500, "cifar10": 1000},
-    "test_images": {"digits": 297, "cifar10": 100},
-    "chunk": {"digits": 1024, "cifar10": 256},
+_PICTURES = ".npz"
+# What a file of pictures has is under its suffix.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "batch_size": {"digits": 50, "mnist": 100, "cifar10": 128, _PICTURES: 100},
+    "lr": {"digits": 0.01, "mnist": 0.003, "cifar10": 0.001, _PICTURES: 0.001},
+    "latent": {"digits": 16, "mnist": 50, "cifar10": 100, _PICTURES: 50},
+    "evaluate_every": {"digits": 500, "mnist": 1000, "cifar10": 1000, _PICTURES: 1000},
+    "test_images": {"digits": 297, "mnist": 100, "cifar10": 100, _PICTURES: 100},
+    "chunk": {"digits": 1024, "mnist": 1024, "cifar10": 256, _PICTURES: 256},
 }
 # May differ when a run is resumed: none of them changes a single number of the run.
 FREE = frozenset(("out", "resume", "force", "iterations", "tensorboard"))
@@ -39,8 +42,14 @@ FREE |= {"checkpoint_every", "checkpoint_seconds"}
 class Config:
     """Train an importance weighted autoencoder; the same settings give the same bits on a CPU."""
 
-    dataset: Dataset = "digits"
-    """Images to train on."""
+    dataset: Dataset | Path = "digits"
+    """Images to train on: a name, or a file NAME.npz with the uint8 arrays train and test."""
+    binarisation: Binarisation | None = None
+    """Pixels become 0 or 1 with the probability that they are grey: static, once; dynamic, anew in
+    every batch (test images once); none, never. By default dynamic for mnist, none for others."""
+    binarisation_seed: int = 0
+    """Of images that are drawn once: the same in runs with different seeds, so that they compare.
+    """
     method: Method = "mlmc"
     """Gradient of the decoder: one importance sampling step, a long chain, or multilevel."""
     iterations: int = 3000
@@ -55,7 +64,7 @@ class Config:
     """Move what is in the way aside, into old-1, old-2, …: an earlier run, or with --resume only
     metrics.jsonl if it is damaged. Nothing is deleted."""
     batch_size: int | None = None
-    """Images per iteration; by default 50 for digits, 128 for cifar10."""
+    """Images per iteration; by default 50 for digits, 128 for cifar10, 100 for others."""
     candidates: int = 5
     """k, importance samples for each image and candidates of i-SIR."""
     truncation_scale: float = 1.0
@@ -82,7 +91,7 @@ class Config:
     optimizer: OptimizerName = "amsgrad"
     """Optimizer of encoder and decoder."""
     lr: float | None = None
-    """C of the learning rates C / √n; by default 0.01 for digits, 0.001 for cifar10."""
+    """C of the learning rates C / √n; by default 0.01 for digits, 0.003 for mnist, else 0.001."""
     rho1: float = 0.9
     """AMSGrad: decay factor of the momentum."""
     rho2: float = 0.999
@@ -90,17 +99,17 @@ class Config:
     likelihood: LikelihoodName = "bernoulli"
     """Likelihood of the pixels; discretized_logistic is a probability of grey levels."""
     latent: int | None = None
-    """Dimension of z; by default 16 for digits, 100 for cifar10."""
+    """Dimension of z; by default 16 for digits, 100 for cifar10, 50 for others."""
     log_every: int = 10
     """Iterations summarised by one line of metrics.jsonl."""
     evaluate_every: int | None = None
-    """Iterations between tests and pictures; by default 500 for digits, 1000 for cifar10."""
+    """Iterations between tests and pictures; by default 500 for digits, 1000 for others."""
     evaluate_grid: Grid = "even"
     """When to test: every evaluate_every iterations, or at its multiples 1, √2, 2, 2√2, 4, …"""
     nll_samples: int = 1000
     """Importance samples for the test likelihood of an image."""
     test_images: int | None = None
-    """Test images to use, the first ones; by default all 297 for digits, 100 for cifar10."""
+    """Test images to use, the first ones; by default all 297 for digits, 100 for others."""
     probe_images: int = 0
     """Training images on which each test also measures ‖∇V‖²; 0 measures nothing."""
     probe_length: int = 8
@@ -114,7 +123,7 @@ class Config:
     thinning: float = 0.1
     """Drop states below this share of a step's weight at random, without bias; 0 keeps all."""
     chunk: int | None = None
-    """States per decoder pass: limits memory; by default 1024 for digits, 256 for cifar10."""
+    """States per decoder pass: limits memory; by default 1024 for digits and mnist, else 256."""
     threads: int = 1
     """Threads of torch; the last bits depend on it."""
     device: str = "cpu"
@@ -131,7 +140,13 @@ class Config:
             for name in names.split():
                 value = getattr(self, name)
                 if value is not None and not holds(value):
-                    raise ValueError(f"{name} must be {text}, got {value!r}")
+                    given = repr(str(value) if isinstance(value, Path) else value)
+                    raise ValueError(f"{name} must be {text}, got {given}")
+        if self.binarisation in ("static", "dynamic") and self.likelihood != "bernoulli":
+            raise ValueError(
+                f"likelihood must be bernoulli for binarisation {self.binarisation}, got "
+                f"{self.likelihood!r}"
+            )
         if 0 < self.probe_images < self.probe_repeats:
             raise ValueError(
                 f"probe_images must be 0 or ≥ probe_repeats = {self.probe_repeats}, got "
@@ -149,8 +164,11 @@ class Config:
 
     def settings(self) -> Settings:
         """The settings of the run, with everything decided that is left open here."""
-        defaults = {name: values[self.dataset] for name, values in _DEFAULTS.items()}
-        defaults["out"] = Path("runs") / f"{self.dataset}-{self.method}-{self.seed}"
+        kind = str(self.dataset) if self.dataset in get_args(Dataset) else _PICTURES
+        defaults = {name: values[kind] for name, values in _DEFAULTS.items()}
+        defaults["out"] = Path("runs") / f"{Path(self.dataset).stem}-{self.method}-{self.seed}"
+        if kind == "mnist" and self.likelihood == "bernoulli":
+            defaults["binarisation"] = "dynamic"
         chosen = {name: value for name, value in vars(self).items() if value is not None}
         return Settings(**{**defaults, **chosen})
 
@@ -161,6 +179,7 @@ class Settings(Config):
 
     # `field()`: without it, the default None of `Config` would be inherited.
     out: Path = field()
+    binarisation: Binarisation = "none"
     batch_size: int = field()
     lr: float = field()
     latent: int = field()
@@ -200,15 +219,21 @@ def _single(value: float) -> bool:
     return 2.0**-126 <= value < 2.0**127
 
 
+def _dataset(value: str | Path) -> bool:
+    return value in get_args(Dataset) or Path(value).suffix == _PICTURES
+
+
 # Names of fields, the condition on their values, and its text.
 _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("dataset", _dataset, f"one of {', '.join(get_args(Dataset))}, or a file NAME.npz"),
+    ("binarisation", get_args(Binarisation).__contains__, "one of static, dynamic, none"),
     ("iterations batch_size candidates base latent chunk", _integer(1), _COUNT),
     ("log_every evaluate_every checkpoint_every", _integer(1), _COUNT),
     ("nll_samples test_images probe_length", _integer(1), _COUNT),
     ("probe_repeats", _integer(3), "an integer from 3 to 2^53"),
     ("probe_images", _integer(0), "an integer from 0 to 2^53"),
     ("threads", _integer(1, _THREADS), f"an integer from 1 to {_THREADS}"),
-    ("seed", _integer(0, 2**63 - 1), "an integer in [0, 2^63)"),
+    ("seed binarisation_seed", _integer(0, 2**63 - 1), "an integer in [0, 2^63)"),
     ("step_size lr", _single, "in the range of float32, from 1.2e-38 to 1.7e38"),
     ("checkpoint_seconds", lambda v: 0.0 < v < math.inf, "finite and > 0"),
     ("thinning", lambda v: 0.0 <= v < math.inf, "finite and ≥ 0"),

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mlmcgrad import datasets
-from mlmcgrad.iwae.networks import CIFAR10, DIGITS, Sizes
+from mlmcgrad.datasets.dataset import Dataset, sha256
+from mlmcgrad.iwae.networks import CIFAR10, DIGITS, MNIST, Sizes
 from mlmcgrad.training.config import Settings
 
 
@@ -24,6 +25,23 @@ class Source:
     test: NDArray[np.uint8]
     levels: int
     sizes: Sizes
+    dynamic: bool = False
+    """Whether training images are made black and white each time that they are taken."""
+    sha256: str = ""
+    """Of the images, where nothing else says which they are."""
+
+    def batch(self, rows: Any, device: torch.device, generator: torch.Generator) -> Tensor:
+        """Some training images, as `images` gives them.
+
+        Args:
+            rows: indices.
+            device: where they are used.
+            generator: of the CPU, the same on every device; read only where `dynamic`.
+        """
+        if not self.dynamic:
+            return self.images(self.train, rows, device)
+        grey = self.images(self.train, rows, torch.device("cpu"))
+        return torch.bernoulli(grey, generator=generator).to(device)
 
     def images(self, which: NDArray[np.uint8], rows: Any, device: torch.device) -> Tensor:
         """Some rows as float32 in [0, 1], channels last in memory as the networks have them."""
@@ -32,24 +50,65 @@ class Source:
 
     def about(self) -> dict[str, Any]:
         """What must be the same when a run is resumed."""
-        return {
+        about = {
             "train": list(self.train.shape),
             "test": list(self.test.shape),
             "levels": self.levels,
             "latent": self.sizes.latent,
             "channels": list(self.sizes.channels),
         }
+        return {**about, "dataset_sha256": self.sha256} if self.sha256 else about
 
 
 def load(settings: Settings) -> Source:
     """The images of the dataset, and networks with the wanted dimension of z."""
-    data, sizes = (
-        (datasets.digits(), DIGITS)
-        if settings.dataset == "digits"
-        else (datasets.cifar10(), CIFAR10)
-    )
+    data, sizes, digest = _data(settings)
     sizes = dataclasses.replace(sizes, latent=settings.latent)
-    return Source(data.train, data.test, data.levels, sizes)
+    train, test = data.train, data.test
+    if settings.binarisation != "none":
+        test = datasets.binarised(test, data.levels, settings.binarisation_seed, "test")
+    if settings.binarisation == "static":
+        train = datasets.binarised(train, data.levels, settings.binarisation_seed, "train")
+    dynamic = settings.binarisation == "dynamic"
+    return Source(train, test, data.levels, sizes, dynamic, digest)
+
+
+def _data(settings: Settings) -> tuple[Dataset, Sizes, str]:
+    if settings.dataset == "digits":
+        return datasets.digits(), DIGITS, ""
+    if settings.dataset == "mnist":
+        return datasets.mnist(), MNIST, ""
+    if settings.dataset == "cifar10":
+        return datasets.cifar10(), CIFAR10, ""
+    data = datasets.pictures(settings.dataset)
+    channels, height, width = data.train.shape[1:]
+    digest = f"{sha256(data.train)} {sha256(data.test)}"
+    return data, sizes_for((channels, height, width)), digest
+
+
+def sizes_for(shape: tuple[int, int, int]) -> Sizes:
+    """Networks for pictures of any size: those of the dataset whose images are most like them.
+
+    Grey pictures have dense layers, as digits up to 16×16 pixels and as mnist up to 32×32. Colour
+    and larger ones have the convolutions of cifar10, as many as halve height and width without a
+    remainder; where one of them is odd, dense layers.
+
+    Args:
+        shape: channels, height, width.
+
+    Returns:
+        The sizes; the dimension of z is mnist's.
+
+    Example:
+        >>> [sizes_for((3, side, side)).channels for side in (64, 36, 50)]
+        [(32, 64, 128), (32, 64), (32,)]
+    """
+    channels, height, width = shape
+    halvings = min((side & -side).bit_length() - 1 for side in (height, width))
+    dense = DIGITS.hidden if height * width <= 16 * 16 else MNIST.hidden
+    if halvings == 0 or (channels == 1 and height * width <= 32 * 32):
+        return Sizes(shape, MNIST.latent, hidden=dense)
+    return Sizes(shape, MNIST.latent, channels=CIFAR10.channels[:halvings])
 
 
 class Order:

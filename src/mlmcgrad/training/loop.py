@@ -73,6 +73,7 @@ def train(
     settings = config.settings()
     if settings.tensorboard:
         check_tensorboard()
+    budget.check_pictures(settings)
     source = _source or load(settings)
     budget.check(settings, source)
     with threads(settings.threads):

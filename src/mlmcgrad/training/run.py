@@ -178,12 +178,15 @@ class Run:
         count, repeats = settings.probe_images, settings.probe_repeats
         if not count:
             return []
-        if count >= len(source.train):
-            return [source.images(source.train, slice(None), device)] * repeats
         # On the CPU wherever the model is: the same images on every device.
         generator = torch.Generator().manual_seed(seed_for(settings.seed, "probe"))
-        rows = torch.randperm(len(source.train), generator=generator)[:count].tensor_split(repeats)
-        return [source.images(source.train, r.numpy(), device) for r in rows]
+        if count < len(source.train):
+            order = torch.randperm(len(source.train), generator=generator)[:count]
+            rows = [part.numpy() for part in order.tensor_split(repeats)]
+            return [source.batch(part, device, generator) for part in rows]
+        if not source.dynamic:
+            return [source.batch(slice(None), device, generator)] * repeats
+        return [source.batch(slice(None), device, generator) for _ in range(repeats)]
 
     def _where(self) -> dict[str, Any]:
         return {**self.trainer.where(), "seconds": round(self._earlier + self.elapsed(), 3)}

@@ -85,7 +85,9 @@ class Trainer:
         self.attempt = {"iteration": n, "rows": rows, "generator": self.generator.get_state()}
         try:
             with at_once():
-                y = self.source.images(self.source.train, rows.numpy(), self.device)
+                # Seeded by the iteration: there is no state that a checkpoint would have to keep.
+                noise = torch.Generator().manual_seed(seed_for(self.settings.seed, f"pixels {n}"))
+                y = self.source.batch(rows.numpy(), self.device, noise)
                 self.optimizer.zero_grad()
                 x0 = None if self.store is None else self.store[rows]
                 step = self.objective.backward(y, n=n, x0=x0, generator=self.generator)

@@ -10,7 +10,7 @@ from tests.experiments.reproduce.test_compare import formula_run
 
 
 def test_every_new_method_is_judged_against_iwae_and_dreg() -> None:
-    """DReG is 1 nat better than IWAE, JSA 2, importance levels 1 worse, MLMC 2; all at equal cost."""
+    """DReG is 1 nat better than IWAE, JSA 2, importance levels 1 worse, MLMC 2; equal cost."""
     ends = {"iwae": 9.0, "dreg": 8.0, "jsa": 7.0, "mlmc-is": 10.0, "mlmc": 11.0}
     runs = [
         formula_run(

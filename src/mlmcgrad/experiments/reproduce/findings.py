@@ -17,7 +17,7 @@ from mlmcgrad.experiments.reproduce.curves import Curves, measure
 from mlmcgrad.experiments.reproduce.diagnostics import Diagnostics, diagnose
 from mlmcgrad.experiments.reproduce.gather import LABELS, OPTIMIZERS, Reproduction, TrainingRun
 
-_DATASETS = {"digits": "digits", "cifar10": "CIFAR-10"}
+_DATASETS = {"digits": "digits", "mnist": "MNIST", "cifar10": "CIFAR-10"}
 _ABOUT = ("command", "note", "commit", "seconds", "finished", "cores", "versions")
 _PRIVATE = ("out", "source", "resume", "force")  # folders are of one machine only
 

@@ -15,7 +15,7 @@ from mlmcgrad.experiments.settings import JOBS
 from mlmcgrad.ranges import whole
 
 PresetName: TypeAlias = Literal["smoke", "quick", "full", "paper"]
-DatasetChoice: TypeAlias = Literal["digits", "cifar10"]
+DatasetChoice: TypeAlias = Literal["digits", "mnist", "cifar10"]
 OptimizerChoice: TypeAlias = Literal["amsgrad", "adagrad"]
 MethodChoice: TypeAlias = Literal["iwae", "dreg", "jsa", "br", "mlmc", "mlmc-rb", "mlmc-is"]
 
