@@ -43,6 +43,23 @@ def test_results_come_back_in_order_with_one_thread_each(tmp_path: Path, jobs: i
     assert not list(tmp_path.iterdir())
 
 
+def memory(report: Report) -> dict[str, Any]:
+    return {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")}
+
+
+def test_workers_keep_their_memory_and_the_user_s_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "12345")
+    before = dict(os.environ)
+    found = run_parts(memory, {"a": {}, "b": {}}, tmp_path, 2, QUIET)["a"]
+    assert found["MALLOC_MMAP_THRESHOLD_"] == "12345"
+    assert found["MALLOC_TRIM_THRESHOLD_"] == "1000000000"
+    assert dict(os.environ) == before
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_part_that_fails_is_named_and_the_finished_ones_are_kept(
     tmp_path: Path, jobs: int

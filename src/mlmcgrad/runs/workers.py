@@ -29,6 +29,8 @@ Part: TypeAlias = Callable[..., Any]
 """`part(report, **arguments)`: a function of a module; `report(share)` says how much is done."""
 
 POLL_SECONDS = 0.2
+# Settings of glibc, unless the user has chosen them: other systems do not read them.
+_GLIBC, _KEPT_BYTES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), "1000000000"
 # spawn: a forked process would inherit torch's threads in an undefined state
 _CONTEXT = multiprocessing.get_context("spawn")
 
@@ -57,7 +59,7 @@ class Worker:
     def __init__(self) -> None:
         self.connection, far_end = _CONTEXT.Pipe()
         self.process = _CONTEXT.Process(target=_serve, args=(far_end,))
-        with _signals_held():
+        with _signals_held(), _memory_held():
             self.process.start()
         far_end.close()
         self.name = ""
@@ -107,6 +109,18 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def _memory_held() -> Iterator[None]:
+    """Processes that start now keep the memory that they free, for their next step (glibc)."""
+    new = {name: _KEPT_BYTES for name in _GLIBC if name not in os.environ}
+    os.environ.update(new)
+    try:
+        yield
+    finally:
+        for name in new:
+            del os.environ[name]
 
 
 def _serve(connection: Connection) -> None:

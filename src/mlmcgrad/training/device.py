@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 
@@ -20,3 +23,23 @@ def usable(name: str) -> torch.device:
             f"{name!r}"
         )
     return torch.device(name)
+
+
+@contextmanager
+def flushed() -> Iterator[None]:
+    """Take subnormal numbers, below 1e-38 in float32, for 0 on this thread, as long as it lasts.
+
+    Most draws of an importance sampler have such weights, and processors compute with them ten
+    times as slowly as with others.
+    """
+    before = flushing()
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+def flushing() -> bool:
+    """Whether this thread takes subnormal numbers for 0."""
+    return bool(torch.tensor(torch.finfo(torch.float32).tiny) / 2 == 0.0)

@@ -31,6 +31,7 @@ from mlmcgrad.runs.workers import threads
 from mlmcgrad.training import budget
 from mlmcgrad.training.config import Config
 from mlmcgrad.training.data import Source, load
+from mlmcgrad.training.device import flushed
 from mlmcgrad.training.progress import Bar
 from mlmcgrad.training.resume import OWNER, begin
 from mlmcgrad.training.run import Run
@@ -76,7 +77,7 @@ def train(
     budget.check_pictures(settings)
     source = _source or load(settings)
     budget.check(settings, source)
-    with threads(settings.threads):
+    with threads(settings.threads), flushed():
         trainer = Trainer(settings, source)
         with held(settings.out, OWNER, resume=settings.resume, force=settings.force) as before:
             signals = Signals()
