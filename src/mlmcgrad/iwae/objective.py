@@ -22,7 +22,7 @@ V is maximised in the paper's Section 4; here −V is minimised (erratum 9 in do
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, SupportsIndex, TypeAlias, get_args
 
@@ -186,13 +186,19 @@ class Objective:
         check_budget(self.lengths, len(y), n)
         plan = self.lengths.plan(len(y), n, generator)
         states, outcome = self._simulate(first, context, plan, generator)
-        draws = len(states.theta) if self.kernel == "importance" else first.share.numel()
-        kept = thinned(states, *self._thresholds(states, plan), generator)
+        states = thinned(states, *self._thresholds(states, plan), generator)
+        if self.kernel == "importance":  # every state is a draw of φ
+            states = replace(states, draw=torch.arange(len(states.theta), device=y.device))
         theta, phi = (tuple(net.parameters()) for net in (self.model.decoder, self.model.encoder))
         gradient, slopes, value, count = differentiate(
-            self._loss, theta, kept, y, draws=draws, chunk=self.chunk
+            self._loss,
+            theta,
+            states,
+            y,
+            draws=len(states.theta) if self.kernel == "importance" else first.share.numel(),
+            chunk=self.chunk,
         )
-        loss = self._encoder_loss(first, states, kept, slopes, q)
+        loss = self._encoder_loss(first, states, slopes, q)
         of_phi = torch.autograd.grad(loss, phi)
         check_gradients(of_phi)
         accumulate(phi, of_phi)
@@ -222,7 +228,7 @@ class Objective:
             # The mean over the blocks of a datum.
             blocks = plan.longest.to(z.device)[theta.owner]
             weight = draw_weights(self.encoder, share) / blocks
-            return States(theta, weight, torch.arange(len(theta), device=z.device)), outcome
+            return States(theta, weight, torch.full_like(theta.owner, -1)), outcome
         start = block if isinstance(sampler, ISIR) else first.start
         simulation = Simulation(sampler.run(start, context, plan, generator))
         pieces = [piece for piece in simulation if len(piece)]
@@ -243,7 +249,7 @@ class Objective:
         return self.thinning * largest[owner], self.thinning / plan.longest.to(owner.device)[owner]
 
     def _encoder_loss(
-        self, first: FirstDraws, states: States, kept: States, slopes: Tensor, q: Posterior
+        self, first: FirstDraws, states: States, slopes: Tensor, q: Posterior
     ) -> Tensor:
         """A scalar whose gradient in φ is the wanted one, mean over the batch."""
         terms, batch = [], len(q.mean)
@@ -257,7 +263,7 @@ class Objective:
             z = first.z.flatten(0, 1)
             terms.append(draws_loss(self.encoder, z, slopes, weight, rows, batch))
         if self.encoder in ("wake", "mixed"):
-            terms.append(wake_loss(self.encoder, kept.theta, q))
+            terms.append(wake_loss(self.encoder, states.theta, q))
         return terms[0] if len(terms) == 1 else terms[0] + terms[1]
 
     def _loss(self, z: Tensor, y: Tensor, *_: Tensor) -> Tensor:
