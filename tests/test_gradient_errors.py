@@ -54,6 +54,13 @@ def test_refuses_bad_calls() -> None:
     )
 
 
+def test_options_have_names() -> None:
+    make: Any = mg.MarkovGradient
+    parts = coin(weights())
+    with pytest.raises(TypeError, match="positional argument"):
+        make(parts.kernel, parts.loss, parts.estimator, 10)
+
+
 def test_refuses_bad_losses() -> None:
     theta = weights()
     matrix = torch.eye(2, dtype=torch.float64)

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -197,3 +199,58 @@ def test_chunks_are_the_same_points_in_order(lengths: list[int], size: int) -> N
         whole, again = concatenate([p for p in pieces if len(p)]), concatenate(cut)
         assert torch.equal(whole.points, again.points)
         assert torch.equal(whole.coefficient, again.coefficient)
+
+
+def test_no_measures_have_the_types_of_one() -> None:
+    none = concatenate([])
+    assert (len(none), none.owner.dtype, none.coefficient.dtype) == (0, torch.int64, torch.float64)
+
+
+def test_a_tolerance_counts_where_no_weight_is_zero() -> None:
+    measure = Measure(
+        torch.arange(4.0), torch.zeros(4).long(), torch.tensor([0.5, -0.1, 0.01, -0.3]).double()
+    )
+    assert drop(measure, 0.2).points.tolist() == [0.0, 3.0]
+    assert drop(measure) is measure
+
+
+def test_without_a_threshold_whatever_has_a_weight_is_certain() -> None:
+    c = torch.tensor([0.0, 0.5, -1e-300], dtype=torch.float64)
+    assert certainty(c, 0.0).tolist() == [0.0, 1.0, 1.0]
+
+
+def test_systematic_choice_is_that_of_a_slow_loop() -> None:
+    """One uniform of double precision for each chain, in the order of the chains' numbers."""
+    generator = torch.Generator().manual_seed(5)
+    owner = torch.tensor([7, 2, 2, 7, 4, 2, 7, 7, 4, 2] * 3)
+    p = torch.rand(30, dtype=torch.float64, generator=generator)
+    p[::7], p[1::9] = 0.0, 1.0
+    found = systematic(p, owner, torch.Generator().manual_seed(2))
+    uniforms = torch.rand(3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    for chain, u in zip((2, 4, 7), uniforms.tolist(), strict=True):
+        at = u
+        for j in (owner == chain).nonzero()[:, 0].tolist():
+            assert bool(found[j]) == (math.floor(at + float(p[j])) > math.floor(at))
+            at += float(p[j])
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2,)])
+def test_states_that_are_no_integers_are_not_rounded_when_they_are_merged(
+    shape: tuple[int, ...],
+) -> None:
+    values = torch.tensor([0.5, 0.7, 0.5, 0.5]).reshape(4, *(1,) * len(shape)).expand(4, *shape)
+    measure = Measure(values, torch.tensor([0, 0, 0, 1]), torch.ones(4, dtype=torch.float64))
+    merged = merge(measure)
+    assert merged.points.reshape(3, -1)[:, 0].tolist() == pytest.approx([0.5, 0.7, 0.5])
+    assert merged.points.shape[1:] == shape
+    assert merged.owner.tolist() == [0, 0, 1]
+    assert merged.coefficient.tolist() == [2.0, 1.0, 1.0]
+
+
+def test_a_burn_in_is_a_measure_without_points() -> None:
+    path, owner = torch.zeros(3, 4, 2), torch.arange(4)
+    moved, weights = torch.ones(2, 4, dtype=torch.bool), torch.zeros(2, 4, dtype=torch.float64)
+    measure, carried = merge_runs(path, moved, weights, weights[0], owner)
+    assert (measure.points.shape, measure.owner.dtype) == ((0, 2), torch.int64)
+    assert measure.coefficient.shape == (0,)
+    assert carried.tolist() == [0.0] * 4

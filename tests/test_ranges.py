@@ -42,6 +42,7 @@ def test_integers_come_back_as_int(value: Any) -> None:
     assert type(found) is int
     assert found == int(value)
     assert ranges.whole(0, "x", 0) == 0
+    assert ranges.whole(5, "x", 1, 5) == 5
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,7 @@ def test_integers_come_back_as_int(value: Any) -> None:
         (ranges.whole, 1.0, ValueError, "x must be an integer ≥ 1, got 1.0"),
         (ranges.whole, True, ValueError, "x must be an integer ≥ 1, got True"),
         (lambda v, name: ranges.whole(v, name, 3), 2, ValueError, "x must be an integer ≥ 3"),
+        (lambda v, name: ranges.whole(v, name, 1, 5), 6, ValueError, "x must be an integer from 1"),
     ],
 )
 def test_the_first_value_outside_is_refused(

@@ -125,7 +125,7 @@ def systematic(probability: Tensor, owner: Tensor, generator: torch.Generator) -
     u = torch.rand(int(new.sum()), dtype=p.dtype, device=p.device, generator=generator)
     start = before + (u - before[new])[chain]
     keep = torch.empty_like(new)
-    keep[order] = ((start + p).floor() > start.floor()) | (p == 1.0)  # not left to rounding
+    keep[order] = (start + p).floor() > start.floor()
     return keep
 
 

@@ -97,3 +97,34 @@ def test_diagnose_looks_at_the_weights_of_isir() -> None:
     assert 1.0 < health.weights.effective < 100.0
     assert health.weights.draws == 256
     assert health.invalid == 0
+
+
+def test_effective_size_of_one_short_chain_by_hand() -> None:
+    """Of 0, 0, 1, 1: ρ_1 = −1/12, and the next pair is negative; time −1 + 2 (1 − 1/12) = 5/6."""
+    assert effective_sample_size(torch.tensor([[0.0, 0.0, 1.0, 1.0]])) == pytest.approx(4.8)
+    # With ρ_1 below −1 there is no pair to add.
+    assert effective_sample_size(torch.tensor([[1.0, -1.0] * 4])) == pytest.approx(8.0)
+
+
+def test_the_time_is_that_of_the_worst_coordinate() -> None:
+    """One coordinate is drawn afresh at each step, one never moves: 1, and the averaged half."""
+    theta = torch.ones(2, dtype=torch.float64, requires_grad=True)
+
+    def gradient(which: list[int]) -> mg.MarkovGradient:
+        def step(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+            fresh = torch.randn(len(x), dtype=x.dtype, generator=generator)
+            return torch.stack([x[:, 0], fresh], 1)
+
+        return mg.MarkovGradient(
+            mg.kernels.FromStep(step),
+            lambda x: (theta * x)[:, which].sum(1),
+            mg.Average(1),
+            parameters=[theta],
+        )
+
+    x0 = torch.randn(4000, 2, dtype=torch.float64, generator=rng())
+    both = diagnose(gradient([0, 1]), x0, length=20, generator=rng(1))
+    assert both.autocorrelation_time == pytest.approx(10.0)
+    # Null: the ratio of two variances of 4000 values is 1; 5 standard errors of 0.03.
+    fresh = diagnose(gradient([1]), x0, length=20, generator=rng(1))
+    assert 1.0 <= fresh.autocorrelation_time < 1.16

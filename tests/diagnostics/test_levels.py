@@ -9,8 +9,9 @@ import torch
 
 import mlmcgrad as mg
 from mlmcgrad import problems
-from mlmcgrad.diagnostics import level_test
-from mlmcgrad.diagnostics.levels import LevelRow, LevelTest, difference_plan
+from mlmcgrad.diagnostics import fit_power, level_test
+from mlmcgrad.diagnostics.levels import LevelRow, LevelTest, _row, difference_plan
+from mlmcgrad.diagnostics.strata import Stratum
 from mlmcgrad.kernels import Kernel
 from mlmcgrad.kernels.base import Context, Pieces, Simulation, Start
 from mlmcgrad.measure import Measure
@@ -35,6 +36,9 @@ def test_levels_of_the_finite_chain() -> None:
     assert found.variance_decay(since=32).slope == pytest.approx(-1.0, abs=0.2)
     assert found.mean_decay(since=8).slope == pytest.approx(-1.0, abs=0.3)
     assert [row.length for row in found.rows] == [2**k for k in range(9)]
+    assert [row.level for row in found.rows] == list(range(9))
+    # The difference of level 8, the longest, gets fewer chains than that of level 1.
+    assert [row.replicates for row in found.rows] == [200_000 // 2**k for k in range(8)] + [1000]
 
 
 def test_slopes_are_those_of_the_rows() -> None:
@@ -50,6 +54,53 @@ def test_slopes_are_those_of_the_rows() -> None:
     assert found.consistent
     wrong = LevelRow(4, 16, 1.0, 1.0, 1.0, 1.0, 3.0, 1.0, 10)
     assert not LevelTest((*rows, wrong)).consistent
+
+
+def test_slopes_begin_with_level_1_and_weigh_by_the_errors() -> None:
+    means, errors, variances = (0.9, 0.2, 0.3), (0.1, 0.002, 0.0), (1.0, 0.5, 0.1)
+    rows = [LevelRow(0, 1, 100.0, 1.0, 100.0, 1.0, 3.0, 0.0, 10)]
+    for k, (mean, error, variance) in enumerate(zip(means, errors, variances, strict=True), 1):
+        rows.append(LevelRow(k, 2**k, mean, error, variance, 1.0, 3.0, 0.0, 10))
+    found = LevelTest(tuple(rows))
+    expected = fit_power([2, 4, 8], means, (0.1, 0.002, 1e-12))
+    assert found.mean_decay().slope == pytest.approx(expected.slope)
+    assert found.variance_decay() == fit_power([2, 4, 8], variances)
+
+
+def test_a_row_by_hand() -> None:
+    """‖(3, 4)‖² less the noise of two chains, 8/2."""
+    zero, covariance = torch.zeros(2).double(), torch.tensor([[2.0, 1.0], [1.0, 6.0]]).double()
+    mean = torch.tensor([3.0, 4.0], dtype=torch.float64)
+    row = _row(
+        3,
+        Stratum(2, 8, mean, covariance, 1.0, 1.0, 1.0, 1.0, 2.5),
+        Stratum(5, 8, zero, 2.0 * covariance, 1.0, 1.0, 1.0, 1.0, 9.0),
+        0.25,
+    )
+    assert row == LevelRow(3, 8, 21.0**0.5, 2.0, 8.0, 16.0, 2.5, 0.25, 2)
+
+
+def test_levels_that_are_all_the_same_fit_together_and_progress_is_reported() -> None:
+    theta = torch.ones((), dtype=torch.float64, requires_grad=True)
+    gradient = mg.MarkovGradient(
+        mg.kernels.FromStep(lambda x, generator: x),
+        lambda x: theta * x,
+        mg.Average(1),
+        parameters=[theta],
+    )
+    shares: list[float] = []
+    found = level_test(
+        gradient,
+        torch.ones(1, dtype=torch.float64),
+        highest=2,
+        generator=rng(),
+        replicates=8,
+        least=2,
+        report=shares.append,
+    )
+    assert [row.check for row in found.rows] == [0.0, 0.0, 0.0]
+    assert found.consistent
+    assert shares == [0.5, 1.0]
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,8 @@ def test_rows_are_the_chains_own_gradients(chains: int) -> None:
     assert torch.allclose(each.mean(0), torch.cat([t.flatten() for t in tensors]), atol=1e-10)
 
 
-def test_a_parameter_that_is_not_used_has_zero_columns() -> None:
+@pytest.mark.parametrize("chains", [3, 10])  # by rows, by columns
+def test_a_parameter_that_is_not_used_has_zero_columns(chains: int) -> None:
     theta, other = (torch.zeros(2, dtype=torch.float64, requires_grad=True) for _ in range(2))
     gradient = mg.MarkovGradient(
         mg.kernels.Finite(torch.tensor([[0.5, 0.5], [0.5, 0.5]])),
@@ -60,11 +61,11 @@ def test_a_parameter_that_is_not_used_has_zero_columns() -> None:
         mg.Average(4),
         parameters=[other, theta],
     )
-    plan = mg.Average(4).plan(10, 1, rng())
-    start = torch.zeros(10, dtype=torch.int64)
+    plan = mg.Average(4).plan(chains, 1, rng())
+    start = torch.zeros(chains, dtype=torch.int64)
     each, _ = chain_gradients(gradient, start, plan=plan, generator=rng())
     assert (each[:, :2] == 0.0).all()
-    assert torch.allclose(each[:, 2:].sum(1), torch.ones(10, dtype=torch.float64))
+    assert torch.allclose(each[:, 2:].sum(1), torch.ones(chains, dtype=torch.float64))
 
 
 def test_parameters_are_needed() -> None:

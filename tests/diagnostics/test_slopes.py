@@ -35,6 +35,24 @@ def test_weights_and_errors_against_linear_algebra() -> None:
     assert plain.r2 == pytest.approx(np.corrcoef(x, y)[0, 1] ** 2)
 
 
+def test_two_and_three_points_by_hand() -> None:
+    two = fit_line([1.0, 3.0], [2.0, 2.0])
+    assert (two.slope, two.slope_se, two.intercept, two.r2) == (0.0, 0.0, 2.0, 1.0)
+    three = fit_line([0.0, 1.0, 2.0], [0.0, 1.0, 1.0])  # residuals −1/6, 1/3, −1/6
+    assert three.slope == pytest.approx(1 / 2)
+    assert three.intercept == pytest.approx(1 / 6)
+    assert three.slope_se == pytest.approx(math.sqrt(1 / 6 / 2))
+    assert three.r2 == pytest.approx(1.0 - (1 / 6) / (2 / 3))
+
+
+def test_a_power_by_hand() -> None:
+    """Through (1, ½) and (4, 8), each known to a tenth of itself; the third point is lost."""
+    fit = fit_power([1.0, 2.0, 4.0], [0.5, 0.0, 8.0], [0.05, 1.0, 0.8])
+    assert fit.slope == pytest.approx(2.0)
+    assert math.exp(fit.intercept) == pytest.approx(0.5)
+    assert fit.slope_se == pytest.approx(0.1 / math.sqrt(2.0 * math.log(2.0) ** 2))
+
+
 def test_powers_and_points_that_are_lost_in_noise() -> None:
     fit = fit_power([1.0, 2.0, 4.0, 8.0], [8.0, 4.0, 2.0, -0.1], [0.1, 0.1, 0.1, 5.0])
     assert fit.slope == pytest.approx(-1.0)

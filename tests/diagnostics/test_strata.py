@@ -5,7 +5,10 @@ import math
 import pytest
 import torch
 
+import mlmcgrad as mg
+from mlmcgrad.diagnostics import strata
 from mlmcgrad.diagnostics.strata import Stratum, _stratum
+from mlmcgrad.plan import Plan
 from tests.chains import rng
 
 
@@ -25,6 +28,50 @@ def test_moments_by_hand() -> None:
     assert _stratum(torch.ones(3, 2, dtype=torch.float64), 1).kurtosis == 3.0
 
 
+def test_two_estimates_by_hand() -> None:
+    """The second coordinate has kurtosis 1/2² and the first, which never varies, counts as 3."""
+    two = _stratum(torch.tensor([[5.0, 1.0], [5.0, 3.0]], dtype=torch.float64), 1)
+    assert two.covariance.tolist() == [[0.0, 0.0], [0.0, 2.0]]
+    assert two.kurtosis == 3.0
+
+
+@pytest.mark.parametrize(
+    ("length", "at_once", "calls"),
+    [
+        (2, 2**15, [15]),  # 30 // 2 replicates, five of each row
+        (2, 7, [6, 6, 3]),  # at most 7 chains at once
+        (2, 2, [3] * 5),  # never less than one of each row
+        (3, 2**15, [12]),  # 30 // 3, rounded up to as many for each row
+        (10, 2**15, [6]),  # at least 5
+    ],
+)
+def test_replicates_go_to_the_rows_in_turn(
+    monkeypatch: pytest.MonkeyPatch, length: int, at_once: int, calls: list[int]
+) -> None:
+    """Chains that stay where they are: the estimate of a row is its start times its context."""
+    monkeypatch.setattr(strata, "_CHAINS", at_once)
+    theta = torch.ones((), dtype=torch.float64, requires_grad=True)
+    gradient = mg.MarkovGradient(
+        mg.kernels.FromStep(lambda x, c, generator: x),
+        lambda x, c: theta * x * c,
+        mg.Average(1),
+        parameters=[theta],
+    )
+    x0, context = torch.tensor([1.0, 2.0, 3.0]).double(), torch.tensor([10.0, 20.0, 30.0]).double()
+    sampler = strata.Sampler(gradient, x0, (context,), rng(), replicates=30, least=5)
+    seen = []
+
+    def plan(chains: int) -> Plan:
+        seen.append(chains)
+        lengths = torch.where(torch.arange(chains) == 1, length, 1)[:, None]
+        return Plan(torch.zeros(chains, dtype=torch.int64), lengths, 1.0 / lengths.double())
+
+    found = sampler.draw(plan, length)
+    assert seen == calls
+    assert (found.count, found.length) == (sum(calls), length)
+    assert found.mean.tolist() == pytest.approx([(10.0 + 40.0 + 90.0) / 3])
+
+
 def test_resampling_has_the_standard_errors() -> None:
     """Null: shifts of mean, second and third moment have variance σ²/count; 5 standard errors."""
     covariance = torch.tensor([[4.0, 1.0], [1.0, 9.0]], dtype=torch.float64)
@@ -41,6 +88,8 @@ def test_resampling_has_the_standard_errors() -> None:
         sample = torch.tensor(values, dtype=torch.float64)
         assert float(sample.var()) == pytest.approx(variance, rel=tolerance)
         assert float(sample.mean()) == pytest.approx(centre, abs=5.0 * math.sqrt(variance / n))
-    assert (
-        abs(float(torch.corrcoef(torch.tensor([[t.second, t.third] for t in twins]).T)[0, 1])) < 0.1
-    )
+    both = torch.tensor([[twin.second, twin.third] for twin in twins], dtype=torch.float64)
+    correlation = torch.corrcoef(torch.cat([both, means], 1).T)
+    assert abs(float(correlation[0, 1])) < 0.1
+    assert float(correlation[:2, 2:].abs().max()) < 0.1
+    assert torch.equal(stratum.resampled(rng(2)).mean, stratum.resampled(rng(2)).mean)

@@ -1,6 +1,8 @@
 import math
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,3 +43,15 @@ def test_a_length_that_no_chain_can_have() -> None:
 def test_bad_burn_in(burn_in: float) -> None:
     with pytest.raises(ValueError, match="burn_in"):
         mg.Average(1, lambda n: burn_in).plan(1, 1, rng())
+
+
+@pytest.mark.parametrize("name", ["length", "burn_in"])
+def test_what_is_no_number_is_refused_at_once(name: str) -> None:
+    options: Any = {"length": 4, name: "4"}
+    with pytest.raises(TypeError, match=f"{name} must be a number or a schedule"):
+        mg.Average(**options)
+
+
+def test_levels_of_a_plan_are_integers() -> None:
+    levels = mg.Average(3).plan(2, None, rng()).levels
+    assert (levels.tolist(), levels.dtype) == ([0, 0], torch.int64)

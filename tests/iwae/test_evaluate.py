@@ -1,6 +1,7 @@
 """Evaluation against closed forms of the linear model."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -38,6 +39,16 @@ def test_chunks_only_bound_the_memory() -> None:
     negative_log_likelihood(model, y, generator=rng(1), samples=100, chunk=250)
     assert max(calls) <= 250
     assert sum(calls) == 700
+    calls.clear()
+    negative_log_likelihood(model, y, generator=rng(1), samples=100, chunk=30)
+    assert calls == [30, 30, 30, 10] * 7
+
+
+@pytest.mark.parametrize("name", ["samples", "chunk"])
+def test_draws_and_rows_are_at_least_one(name: str) -> None:
+    options: Any = {name: 0}
+    with pytest.raises(ValueError, match=f"{name} must be an integer ≥ 1, got 0"):
+        negative_log_likelihood(linear(), _data(3), generator=rng(1), **options)
 
 
 def test_error_is_that_of_the_mean_over_images() -> None:

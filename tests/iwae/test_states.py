@@ -2,7 +2,7 @@
 
 import torch
 
-from mlmcgrad.iwae.states import States, differentiate, of_blocks, thinned
+from mlmcgrad.iwae.states import States, differentiate, of_blocks, side_by_side, thinned
 from mlmcgrad.measure import Measure
 from tests.chains import rng
 from tests.iwae.models import linear
@@ -13,7 +13,7 @@ def test_both_gradients_are_those_of_autograd() -> None:
     model, chunk = linear(latent=2), 3
     c = torch.tensor([0.5, 0.0, -0.3, 0.0, 1e-12, 1.0, -1e-40, 0.2], dtype=torch.float64)
     b = torch.tensor([0.7, 0.2, 0.0, 0.0, 0.4, 1.0, 0.6, 0.0], dtype=torch.float64)
-    draw = torch.tensor([4, 0, -1, -1, 3, 1, 2, -1])
+    draw = torch.tensor([5, 0, -1, -1, 3, 1, 2, -1])  # 4 has no state
     owner = torch.tensor([2, 0, 2, 0, 1, 0, 1, 1])
     z = torch.randn(8, 2, dtype=torch.float64, generator=rng(1))
     y = torch.randn(3, 3, dtype=torch.float64, generator=rng(2))
@@ -45,6 +45,36 @@ def test_first_draws_are_found_in_chains_of_any_order() -> None:
     states = of_blocks([theta], phi)
     assert states.draw.tolist() == [2, 3, 4, 5, -1, -1, 0, 1, -1]
     assert states.phi.tolist() == [0.3, 0.4, 0.5, 0.6, 0.0, 0.0, 0.1, 0.2, 0.0]
+
+
+def test_first_draws_follow_the_states_of_other_chains() -> None:
+    theta = [
+        Measure(torch.tensor([[7.0, 7.0]]), torch.tensor([1]), torch.tensor([0.5]).double()),
+        Measure(torch.tensor([[8.0, 9.0]]), torch.tensor([0]), torch.tensor([2.0]).double()),
+    ]
+    draws = torch.arange(8.0).reshape(2, 2, 2)
+    phi = torch.tensor([[0.1, 0.9], [0.3, 0.7]], dtype=torch.float64)
+    states = side_by_side(theta, draws, phi)
+    assert states.theta.points.tolist() == [[7, 7], [8, 9], [0, 1], [2, 3], [4, 5], [6, 7]]
+    assert states.theta.owner.tolist() == [1, 0, 0, 0, 1, 1]
+    assert states.theta.coefficient.tolist() == [0.5, 2.0, 0.0, 0.0, 0.0, 0.0]
+    assert states.phi.tolist() == [0.0, 0.0, 0.1, 0.9, 0.3, 0.7]
+    assert states.draw.tolist() == [-1, -1, 0, 1, 2, 3]
+
+
+def test_thinned_states_have_their_weights_divided_by_the_probability() -> None:
+    """The first is kept with max(0.1/0.4, 0.05/0.1) = ½, the other with max(0.3/0.4, 0) = ¾."""
+    measure = Measure(
+        torch.zeros(2, 1), torch.tensor([0, 1]), torch.tensor([-0.1, 0.3], dtype=torch.float64)
+    )
+    states = States(measure, torch.tensor([0.05, 0.0]).double(), torch.tensor([0, -1]))
+    threshold = torch.full((2,), 0.4, dtype=torch.float64)
+    seen = [thinned(states, threshold, 0.1, rng(seed)) for seed in range(40)]
+    assert {len(kept.draw) for kept in seen} == {0, 1, 2}
+    for kept in seen:
+        first = kept.draw == 0
+        assert torch.allclose(kept.theta.coefficient, torch.where(first, -0.2, 0.4).double())
+        assert torch.allclose(kept.phi, torch.where(first, 0.1, 0.0).double())
 
 
 def test_without_thresholds_only_states_without_weight_go() -> None:

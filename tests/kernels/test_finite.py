@@ -34,6 +34,18 @@ def test_a_state_of_probability_zero_is_never_reached() -> None:
     assert int(outcome.last.max()) == 1
 
 
+def test_the_smallest_and_the_largest_uniform_reach_no_state_of_probability_zero() -> None:
+    """A row [0, ½, ½, 0], whose sum is 1 up to the tolerance: 0 draws state 1, nearly 1 state 2."""
+    for total in (1.0 - 8e-6, 1.0, 1.0 + 8e-6):
+        row = torch.tensor([0.0, 0.5 * total, 0.5 * total, 0.0], dtype=torch.float64)
+        kernel = Finite(row.expand(4, 4))
+        state, _ = kernel.start(torch.zeros(2, dtype=torch.int64), ())
+        noise = torch.tensor([0.0, 1.0 - 2.0**-53], dtype=torch.float64)
+        after, moved, _ = kernel.advance(state, noise, ())
+        assert after.x.tolist() == [1, 2]
+        assert moved.tolist() == [True, True]
+
+
 def test_the_matrix_may_depend_on_parameters_and_on_the_chain() -> None:
     theta = torch.zeros(2, requires_grad=True)
     asked: list[Tensor] = []
@@ -65,6 +77,8 @@ def test_repeated_states_are_merged() -> None:
         (torch.tensor([[1.5, -0.5], [0.5, 0.5]]), "not negative"),
         (torch.tensor([[math.nan, 1.0], [0.5, 0.5]]), "finite"),
         (torch.ones(2, 3) / 3, "square"),
+        (torch.ones(4, 2, 3) / 3, "square"),
+        (torch.ones(0, 0), "square"),
         (torch.ones(2), "shape"),
         ([[1.0]], "tensor of shape"),
     ],

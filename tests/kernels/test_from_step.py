@@ -40,6 +40,15 @@ def test_a_state_that_becomes_nan_is_refused_and_counted() -> None:
     assert outcome.accepted == 6
 
 
+def test_a_single_coordinate_that_becomes_nan_is_enough() -> None:
+    def step(x: Tensor, generator: torch.Generator) -> Tensor:
+        return torch.stack([x[:, 0] + 1.0, torch.where(x[:, 0] == 2.0, math.nan, 0.0)], 1)
+
+    _, outcome = run(FromStep(step), torch.zeros(3, 2), PLAN)
+    assert outcome.last.tolist() == [[2.0, 0.0]] * 3
+    assert outcome.invalid == 6
+
+
 @pytest.mark.parametrize(
     "step", [lambda x, generator: x[:-1], lambda x, generator: x.long(), lambda x, generator: None]
 )

@@ -170,6 +170,38 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
         ISIR(_weight, _propose, **options)
 
 
+def test_options_have_names_and_the_choice_is_random_by_default() -> None:
+    make: Any = ISIR
+    assert not make(_weight, _propose, 3).rao_blackwell
+    with pytest.raises(TypeError, match="positional argument"):
+        make(_weight, _propose, 3, 10)
+
+
+def test_the_context_says_how_many_chains_there_are() -> None:
+    """Its first tensor with rows, where x0 is None."""
+    kernel = ISIR(_weight, _propose, 3)
+    assert kernel.chains(None, (torch.tensor(2.0), {"y": torch.zeros(5, 1)}, torch.zeros(7))) == 5
+    for context in ((), (2.0, torch.tensor(2.0))):
+        with pytest.raises(ValueError, match="x0=None needs a context tensor with one row"):
+            kernel.chains(None, context)
+
+
+def test_as_many_candidates_as_fit_into_memory() -> None:
+    x0 = torch.zeros(4, 2)
+    assert ISIR(_weight, _propose, 25_000_000).chains(x0, ()) == 4
+    with pytest.raises(ValueError, match=r"at most 100,000,000, .* got 25,000,001 × 4"):
+        ISIR(_weight, _propose, 25_000_001).chains(x0, ())
+
+
+def test_chains_whose_first_step_has_one_candidate_only_are_counted() -> None:
+    """The largest share of a first block is 0.998, 0.9995, 1: above 0.999 it has collapsed."""
+    share = torch.tensor([0.998, 0.9995, 1.0], dtype=torch.float64)[:, None]
+    weight = torch.cat([(1.0 - share) / 2.0, share, (1.0 - share) / 2.0], 1)
+    block = FirstBlock(torch.randn(3, 3, 2, generator=rng()), weight.log())
+    _, outcome = run(ISIR(_weight, _propose, 3), block, _plan([4, 1, 2]))
+    assert outcome.collapsed == 2
+
+
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [

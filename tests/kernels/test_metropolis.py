@@ -13,6 +13,7 @@ from torch import Tensor
 
 import mlmcgrad as mg
 from mlmcgrad.kernels import MALA, RWMH
+from mlmcgrad.kernels.mala import value_and_gradient
 from tests.chains import rng, run
 
 BOTH = pytest.mark.parametrize("kernel", [RWMH, MALA])
@@ -86,11 +87,18 @@ def test_refuses_a_start_without_density(kernel: Any) -> None:
             run(kernel(_half_normal(outside), 0.5), x0, PLAN)
 
 
+def test_the_refused_start_is_shown() -> None:
+    for size, shown in ((4, "0, 1, 2, 3"), (5, "0, 1, 2, 3, …")):
+        x0 = torch.arange(float(size)).expand(8, -1)
+        with pytest.raises(FloatingPointError, match=rf"starts at \[{shown}\]\)"):
+            run(RWMH(lambda x: x.sum(1).log() - math.inf, 0.5), x0, PLAN)
+
+
 def test_mala_refuses_a_start_without_a_gradient() -> None:
     """−√x is finite at 0 and has no slope there."""
-    x0 = torch.ones(8, 1)
-    x0[5] = 0.0
-    with pytest.raises(FloatingPointError, match=r"finite gradient.* got -?0.0 for 1 of 8 chains"):
+    x0 = torch.ones(8, 2)
+    x0[5, 1] = 0.0
+    with pytest.raises(FloatingPointError, match=r"finite gradient.* got -1.0 for 1 of 8 chains"):
         run(MALA(lambda x: -x.sqrt().sum(1), 0.5), x0, PLAN)
     run(RWMH(lambda x: -x.abs().sqrt().sum(1), 0.5), x0, PLAN)  # needs none
 
@@ -147,6 +155,16 @@ def test_a_model_s_parameters_get_no_gradient_from_the_chain() -> None:
     assert not outcome.last.requires_grad
 
 
+def test_deviation_of_the_jumps() -> None:
+    """RWMH jumps by h Z, MALA by √(2h) Z."""
+    x = torch.zeros(4, 2, dtype=torch.float64)
+    z = torch.randn(3, 4, 2, dtype=torch.float64, generator=rng())
+    for h in (0.08, torch.tensor([0.08, 0.02], dtype=torch.float64)):
+        assert torch.allclose(RWMH(_half_normal(0.0), h).noise(3, x, rng()).jump, h * z)
+        root = torch.tensor([0.4, 0.4 if isinstance(h, float) else 0.2], dtype=torch.float64)
+        assert torch.allclose(MALA(_half_normal(0.0), h).noise(3, x, rng()).jump, root * z)
+
+
 def test_step_sizes_may_differ_between_coordinates() -> None:
     """Anisotropic steps with the proposal ratio of the same steps: the exact ratio of densities."""
     h = torch.tensor([0.2, 0.8], dtype=torch.float64)
@@ -168,3 +186,44 @@ def test_step_sizes_may_differ_between_coordinates() -> None:
     ratio = log_density(y) - log_density(x0) + log_q(y, x0) - log_q(x0, y)
     _, moved, _ = kernel.advance(state, noise, ())
     assert torch.equal(moved, noise.log_uniform < ratio)
+
+
+def test_a_compiled_graph_gets_the_same_value_and_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are computed in another way while torch traces."""
+    x = torch.randn(5, 2, dtype=torch.float64, generator=rng())
+    centre = torch.linspace(0.0, 1.0, 5, dtype=torch.float64)[:, None]
+
+    def log_density(x: Tensor, centre: Tensor) -> Tensor:
+        return -(x - centre).pow(4).sum(1)
+
+    for tracing in (False, True):
+        monkeypatch.setattr(torch.compiler, "is_dynamo_compiling", lambda tracing=tracing: tracing)
+        value, gradient = value_and_gradient(log_density, x, (centre,))
+        assert torch.allclose(value, log_density(x, centre))
+        assert torch.allclose(gradient, -4.0 * (x - centre).pow(3))
+
+
+@BOTH
+@pytest.mark.parametrize("chains", [1, 3])
+def test_blocks_are_cut_for_a_compiler_and_joined_again(
+    monkeypatch: pytest.MonkeyPatch, kernel: Any, chains: int
+) -> None:
+    """With a compiler that changes nothing `compile=True` gives the same chains."""
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    plan = mg.Average(21).plan(chains, 1, rng())
+    x0 = torch.zeros(chains, 2, dtype=torch.float64)
+    (whole, first), (parts, second) = (
+        run(kernel(_half_normal(math.nan), 0.5, compile=cut), x0, plan) for cut in (False, True)
+    )
+    assert torch.allclose(parts.points, whole.points)
+    assert torch.equal(parts.coefficient, whole.coefficient)
+    assert torch.allclose(second.last, first.last)
+    assert (second.accepted, second.invalid) == (first.accepted, first.invalid)
+    assert second.invalid > 0
+
+
+@BOTH
+def test_compile_has_its_name(kernel: Any) -> None:
+    assert kernel(_half_normal(0.0), 0.5, compile=True).compile
+    with pytest.raises(TypeError, match="positional argument"):
+        kernel(_half_normal(0.0), 0.5, True)

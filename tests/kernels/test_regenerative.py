@@ -16,19 +16,23 @@ from tests.statistics import mean_is
 LAW = torch.tensor([[0.2, 0.5, 0.3], [0.0, 0.1, 0.9]], dtype=torch.float64)
 
 
-def _slow(stay: float, law: Tensor, x0: Tensor, plan: Plan, seed: int) -> tuple[Tensor, Tensor]:
-    """Coefficients (chains, S) and last states, one step of one chain at a time."""
+def _slow(
+    stay: float, law: Tensor, x0: Tensor, plan: Plan, seed: int
+) -> tuple[Tensor, Tensor, int]:
+    """Coefficients (chains, S), last states and moves, one step of one chain at a time."""
     noise = torch.rand(2, int(plan.longest.sum()), dtype=torch.float64, generator=rng(seed))
-    total, last, j = torch.zeros_like(law), x0.clone(), 0
+    total, last, moves, j = torch.zeros_like(law), x0.clone(), 0, 0
     for chain, length in enumerate(plan.longest.tolist()):
         x = int(x0[chain])
         for i in range(1, length + 1):
+            before = x
             if noise[1, j] >= stay:
                 x = int((law[chain].cumsum(0) <= noise[0, j]).sum())
+            moves += x != before
             total[chain, x] += plan.step_weights(i, i)[0, chain]
             j += 1
         last[chain] = x
-    return total, last
+    return total, last, moves
 
 
 @pytest.mark.parametrize("estimator", [Average(7), MLMC(64.0), MLMC(16.0, base=3)])
@@ -37,13 +41,14 @@ def test_path_is_that_of_a_slow_loop(estimator: Average | MLMC) -> None:
     x0 = torch.randint(3, (len(law),), generator=rng(3))
     plan = estimator.plan(len(law), 1, rng(1))
     measure, outcome = run(Regenerative(0.6, lambda: law), x0, plan, seed=2)
-    total, last = _slow(0.6, law, x0, plan, seed=2)
+    total, last, moves = _slow(0.6, law, x0, plan, seed=2)
     found = torch.zeros_like(law)
     found[measure.owner, measure.points] += measure.coefficient
     assert torch.allclose(found, total, atol=1e-12)
     assert torch.equal(outcome.last, last)
     assert outcome.evaluations == 0
-    assert 0 < outcome.accepted < int(plan.longest.sum())
+    assert (outcome.accepted, outcome.invalid) == (moves, 0)
+    assert 0 < moves < int(plan.longest.sum())
     assert found[1::2, 0].abs().max() <= total[1::2, 0].abs().max()  # only a start is ever there
 
 
@@ -67,6 +72,32 @@ def test_law_is_that_of_the_matrix() -> None:
 
     assert mean_is(sample(0.6), expected)
     assert not mean_is(sample(0.68), expected)
+
+
+def test_only_the_ratios_of_a_law_count() -> None:
+    """A sum that rounding leaves beside 1 does no harm; here it is 4."""
+    law, x0, plan = LAW.repeat(20, 1), torch.zeros(40, dtype=torch.int64), MLMC(16.0)
+    (first, one), (second, other) = (
+        run(Regenerative(0.3, lambda c=c: c * law), x0, plan.plan(40, 1, rng()), seed=5)
+        for c in (1.0, 4.0)
+    )
+    assert torch.equal(first.coefficient, second.coefficient)
+    assert torch.equal(one.last, other.last)
+
+
+def test_the_smallest_uniform_renews_and_draws_no_state_of_probability_zero(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "rand", lambda *size, dtype, generator: torch.zeros(size).to(dtype))
+    kernel = Regenerative(0.0, lambda: LAW[1:])
+    _, outcome = run(kernel, torch.tensor([2]), Average(3).plan(1, 1, rng()))
+    assert outcome.last.tolist() == [1]
+
+
+def test_a_single_step_may_stay() -> None:
+    kernel = Regenerative(1.0 - 1e-12, lambda: LAW[:1])
+    _, outcome = run(kernel, torch.tensor([2]), Average(1).plan(1, 1, rng()))
+    assert (outcome.last.tolist(), outcome.accepted) == ([2], 0)
 
 
 @pytest.mark.parametrize("stay", [0.3, 0.7])

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mlmcgrad.kernels.selection import Draws, choose_sampled, rao_blackwell, sampled
+from mlmcgrad.kernels.selection import Draws, choose_sampled, rao_blackwell, sampled, still_possible
 from tests.chains import rng
 from tests.statistics import mean_is
 
@@ -79,6 +79,48 @@ def test_sampled_follows_algorithm_3(
         assert torch.allclose(found.coefficient[where], expected, atol=1e-9)
         assert int(found.kept[chain]) == where.start + kept
     assert found.moves == moves
+
+
+def test_a_uniform_at_the_staying_probability_leaves() -> None:
+    """Two equal weights: the kept state stays for the uniforms in [0, ½), half of them."""
+    draws = Draws(torch.zeros(4, dtype=torch.float64), torch.tensor([1, 1]), 1)
+    leave = torch.tensor([0.5, 0.5 - 2.0**-53], dtype=torch.float64)
+    weights = torch.ones(2, dtype=torch.float64)
+    found, stay = choose_sampled(draws, weights, torch.zeros_like(leave), leave)
+    assert stay.tolist() == [0.5, 0.5]
+    assert found.kept.tolist() == [1, 2]  # the candidate of the first chain, the other's start
+    assert found.moves == 1
+
+
+def test_the_smallest_and_the_largest_uniform_pick_no_candidate_without_weight() -> None:
+    """The first and the last of each block, whatever rounding leaves of the sum of shares."""
+    blocks = torch.randn(200, 6, dtype=torch.float64, generator=rng())
+    blocks[:, [0, -1]] = -math.inf
+    log_w = torch.cat([torch.zeros(200, 1, dtype=torch.float64), blocks], 1).flatten()
+    draws = Draws(log_w, torch.ones(200, dtype=torch.int64), 6)
+    weights = torch.ones(200, dtype=torch.float64)
+    for choice, place in ((0.0, 2), (1.0 - 2.0**-53, 5)):
+        found, _ = choose_sampled(draws, weights, choice * weights, weights)
+        assert (found.kept - draws.first == place).all()
+
+
+def test_the_averaged_state_at_the_end_is_drawn_by_its_law() -> None:
+    """One uniform of double precision for each chain."""
+    draws, weights = _draws([2] * 50, fresh=2, seed=4, spread=2.0)
+    found = rao_blackwell(draws, weights, rng(7))
+    assert found.law is not None
+    u = torch.rand(50, dtype=torch.float64, generator=rng(7))
+    for chain, law in enumerate(found.law.reshape(50, -1)):
+        rest = [j for j in range(5) if float(law[: j + 1].sum()) > float(u[chain])]
+        assert int(found.kept[chain] - draws.first[chain]) == rest[0]
+
+
+def test_a_state_that_was_drawn_goes_on_with_certainty() -> None:
+    draws, weights = _draws([2, 3, 3], fresh=2, seed=4, spread=2.0)
+    found = sampled(draws, weights, rng())
+    held, law = still_possible(draws, found, 2)
+    assert torch.equal(held[:, 0], found.kept[1:])
+    assert (law.tolist(), law.dtype) == ([[1.0], [1.0]], torch.float64)
 
 
 @given(lengths_of_chains, st.integers(1, 4), st.integers(0, 10**6), st.floats(0.1, 20.0))

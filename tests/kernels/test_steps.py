@@ -43,6 +43,7 @@ def test_every_chain_makes_its_steps(lengths: list[int], shape: tuple[int, ...])
     assert len(counter.calls) == max(lengths)
     assert outcome.evaluations == sum(lengths)
     assert outcome.accepted == sum(lengths)
+    assert (outcome.invalid, outcome.collapsed) == (0, 0)
 
 
 def test_context_follows_its_chain() -> None:
@@ -78,7 +79,7 @@ def test_noise_is_drawn_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     run(kernel, torch.zeros(4, 2), _plan([longest + 30, longest + 30, 10, 10]))
     assert blocks == [10, longest, 20]
     blocks.clear()
-    wide = steps._BLOCK_NUMBERS // (4 * steps.STRIDE) - 1  # a little over STRIDE steps fit in
+    wide = steps._BLOCK_NUMBERS // (4 * (2 * steps.STRIDE - 1))  # not quite 2 STRIDE steps fit in
     run(kernel, torch.zeros(4, wide), _plan([2 * steps.STRIDE] * 4))
     assert blocks == [steps.STRIDE, steps.STRIDE]
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 _CORE = (
     "tests/estimators",
-    "tests/test_enumeration.py",
+    "tests/test_enumeration*.py",
     "tests/test_backward.py",
     "tests/test_gradient*.py",
+    "tests/test_estimate.py",
 )
-_SMALL = ("levels", "measure", "plan", "ranges", "rounding", "schedules")
+_SMALL = ("levels", "measure", "plan", "ranges", "rounding", "schedules", "store")
 # For the modules of a folder ("" is the core), beside their doctests.
 TESTS = {
     "": (*(f"tests/test_{name}.py" for name in _SMALL), *_CORE),

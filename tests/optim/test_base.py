@@ -21,6 +21,7 @@ def test_supremum_is_right_in_any_order_and_calls_the_schedule_once_in_turn() ->
     supremum = Supremum(schedule)
     values = [supremum(n) for n in range(1, 10)]
     assert values == [max(float((7 * k) % 5) for k in range(1, n + 1)) for n in range(1, 10)]
+    assert supremum(9) == 4.0
     assert calls == list(range(1, 10))
     assert supremum(2) == 4.0
     assert supremum(1) == 2.0
@@ -52,6 +53,7 @@ def test_steps_may_be_numpy_integers(name: str) -> None:
 def test_lr_at_is_the_step_size_of_that_step() -> None:
     params = parameters()
     optimizer = CASES["Adagrad"](params)
+    assert optimizer.param_groups[0]["lr"] == 0.1  # what step 1 will use
     assert optimizer.lr_at(4) == 0.05
     run(optimizer, params, 1, 4)
     assert optimizer.param_groups[0]["lr"] == 0.05  # what step 4 used

@@ -49,6 +49,29 @@ def test_usable_skips_missing_and_empty_gradients() -> None:
     assert usable([{"params": [b, c]}]) == ([[]], 0.0)
 
 
+def test_the_norm_is_bounded_by_the_sum_of_norms() -> None:
+    """Of (3, 4), 12 and 84, whose norm is 85; one of them has another type."""
+    gradients = [torch.tensor([3.0, 4.0]), torch.tensor([12.0]), torch.tensor(84.0).double()]
+    params = [torch.zeros_like(gradient) for gradient in gradients]
+    for p, gradient in zip(params, gradients, strict=True):
+        p.grad = gradient
+    assert usable([{"params": params[:1]}, {"params": params[1:]}])[1] == 5.0 + 12.0 + 84.0
+
+
+def test_norms_are_added_in_double_precision() -> None:
+    params = [torch.zeros(1) for _ in range(3)]
+    for p, size in zip(params, (2.0**24, 1.0, 1.0), strict=True):
+        p.grad = torch.tensor([size])
+    assert usable([{"params": params}])[1] == 2.0**24 + 2.0
+
+
+def test_a_bad_gradient_is_found_behind_a_parameter_without_one() -> None:
+    a, b = torch.ones(2), torch.ones(3)
+    b.grad = torch.tensor([1.0, math.nan, math.inf])
+    with pytest.raises(FloatingPointError, match=r"of parameter 1 .* has 2 entries"):
+        usable([{"params": [a, b]}])
+
+
 def test_gradients_whose_squares_overflow_are_finite() -> None:
     a, b = torch.ones(2), torch.ones(2, dtype=torch.float64)
     a.grad, b.grad = torch.full((2,), 1e30), torch.full((2,), 1e300, dtype=torch.float64)

@@ -40,6 +40,8 @@ def test_hessian_product_of_a_linear_loss_is_zero() -> None:
     unused = torch.ones(1, requires_grad=True)
     product = hessian_product(3.0 * a.sum(), [a, unused], [torch.ones(2), torch.ones(1)])
     assert torch.equal(torch.cat(product), torch.zeros(3))
+    (alone,) = hessian_product(3.0 * a.sum(), [a], [torch.ones(2)])
+    assert torch.equal(alone, torch.zeros(2))
 
 
 def test_the_projection_is_the_nearest_symmetric_solution() -> None:

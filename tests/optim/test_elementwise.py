@@ -160,6 +160,12 @@ def test_weight_decay_costs_nothing_when_it_is_zero(monkeypatch: pytest.MonkeyPa
     assert not any(g is p.grad for g, p in zip(seen[1].grads, params, strict=True))
 
 
+def test_weight_decay_becomes_a_float() -> None:
+    """So that `state_dict` holds numbers and tensors of parameters only."""
+    (group,) = SGD(parameters(), 0.1, weight_decay=torch.tensor(0.5)).param_groups  # type: ignore[arg-type]
+    assert type(group["weight_decay"]) is float
+
+
 @pytest.mark.parametrize(("cls", "settings"), SETTINGS)
 def test_weight_decay_belongs_to_a_group(cls: type[Any], settings: dict[str, Any]) -> None:
     a, b = parameters(((2,),)), parameters(((2,),))

@@ -71,9 +71,22 @@ def test_a_zero_gradient_is_fine() -> None:
     assert torch.equal(theta, torch.ones(3))
 
 
+def test_a_missing_gradient_counts_as_zero() -> None:
+    results = []
+    for missing in (None, torch.zeros(1)):
+        a, b = torch.tensor([1.0, 2.0]), torch.tensor([3.0])
+        optimizer = FullAdagrad([a, b], 0.1, delta=0.5)
+        for gradient in (torch.tensor([1.0, -1.0]), torch.tensor([2.0, 1.0])):
+            a.grad, b.grad = gradient, missing
+            optimizer.step()
+        results.append((a.tolist(), b.tolist(), optimizer.state[a]["outer"].tolist()))
+    assert results[0] == results[1]
+
+
 def test_refuses_large_dimensions() -> None:
     with pytest.raises(ValueError, match=r"dimension in param group 0 is 10, beyond max_dim.*=9;"):
         FullAdagrad([torch.ones(10)], 0.1, max_dimension=9)
+    FullAdagrad([torch.ones(1)], 0.1, max_dimension=1)
     optimizer = FullAdagrad([torch.ones(9)], 0.1, max_dimension=9)
     with pytest.raises(ValueError, match="dimension in param group 1 is 10"):
         optimizer.add_param_group({"params": [torch.ones(10)]})

@@ -127,6 +127,7 @@ def test_a_group_added_later_joins_at_the_current_iteration(make: Factory) -> No
     optimizer, params = with_gradients(make)
     added = parameters(((2,),), seed=9)
     optimizer.add_param_group({"params": added, "lr": lambda n: 0.1 * n})
+    assert optimizer.param_groups[1]["lr"] == 0.4  # what step 4 will use
     fill_gradients(added, 4)
     optimizer.step()
     assert [group["step"] for group in optimizer.param_groups] == [4, 4]

@@ -19,6 +19,7 @@ from mlmcgrad.optim import (
     RMSProp,
     StochasticNewton,
 )
+from mlmcgrad.optim._safety import risky
 from mlmcgrad.schedules import power
 from tests.optim.optim_cases import CASES, Factory, parameters, run
 
@@ -76,12 +77,44 @@ def test_infinite_squares_are_refused_unless_they_are_clipped(name: str) -> None
     assert optimizer.iteration == 1
 
 
+def test_a_step_is_risky_if_a_square_or_a_move_may_overflow() -> None:
+    """In float32 squares below 1e35 are fine, and moves of at most norm · lr · 1e19."""
+    assert risky([torch.float32], norm=1e6, n=1000, lr=1.0) is False
+    assert risky([torch.float32], norm=1e20, n=1, lr=0.0)
+    assert risky([torch.float32], norm=1e6, n=1, lr=1e14)
+    assert risky([torch.float32], norm=1e15, n=10**9, lr=0.0)
+    assert risky([torch.float64, torch.float32], norm=1e20, n=1, lr=0.0)
+    assert risky([torch.float64], norm=math.nan, n=1, lr=0.0)
+
+
+@pytest.mark.parametrize("rates", [(1e-3, 1e25), (1e25, 1e-3)])
+def test_the_largest_step_size_of_all_groups_counts(rates: tuple[float, float]) -> None:
+    groups = [{"params": [torch.zeros(1, requires_grad=True)], "lr": lr} for lr in rates]
+    optimizer = SGD(groups, lr=1.0)
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    for p in params:
+        p.grad = torch.full_like(p, 1e17)
+    with pytest.raises(FloatingPointError, match="step 1 would overflow"):
+        optimizer.step()
+    assert [p.item() for p in params] == [0.0, 0.0]
+
+
 def test_a_clipped_gradient_of_any_size_is_fine() -> None:
-    theta = torch.zeros(2, requires_grad=True)
-    optimizer = Adagrad([theta], lr=1e-10, clip=1.0, epsilon=1.0)
+    theta, idle = torch.zeros(2, requires_grad=True), torch.zeros(1, requires_grad=True)
+    optimizer = Adagrad([theta, idle], lr=1e-10, clip=1.0, epsilon=1.0)
     theta.grad = torch.tensor([1e20, 1.0])
     optimizer.step()
     assert theta.tolist() == pytest.approx([-1e10 / 2**0.5, -1e-10 / 2**0.5])
+    assert list(optimizer.state) == [theta]  # what has no gradient has no state
+
+
+def test_one_infinite_square_is_enough() -> None:
+    theta = torch.zeros(2, requires_grad=True)
+    optimizer = Adagrad([theta], lr=1e-10)
+    theta.grad = torch.tensor([1e20, 1.0])
+    with pytest.raises(FloatingPointError, match="step 1 would overflow"):
+        optimizer.step()
+    assert theta.tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -104,6 +137,13 @@ def test_a_regularization_that_underflows_is_refused(make: Any, name: str) -> No
             assert abs(gradient) == 60000.0, error  # noqa: PT017
     assert half.isfinite().all()
     assert optimizer.iteration >= 3
+
+
+def test_the_smallest_normal_number_is_enough_under_the_root() -> None:
+    tiny = torch.finfo(torch.float32).tiny
+    RMSProp([torch.ones(2)], lr=0.1, delta=tiny)
+    with pytest.raises(ValueError, match=r"next to 0 in torch\.float32"):
+        RMSProp([torch.ones(2)], lr=0.1, delta=math.nextafter(tiny, 0.0))
 
 
 def test_a_scheduled_regularization_is_watched() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -105,12 +106,35 @@ def test_each_group_has_its_own_matrix() -> None:
     assert math.isclose(optimizer.state[b]["hessian"].item(), 10.0, rel_tol=1e-9)
 
 
+def test_a_matrix_is_decomposed_only_after_a_new_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    decomposed: list[torch.Tensor] = []
+    original = torch.linalg.eigh
+
+    def eigh(matrix: torch.Tensor) -> Any:
+        decomposed.append(matrix)
+        return original(matrix)
+
+    monkeypatch.setattr(torch.linalg, "eigh", eigh)
+    theta = torch.ones(2, requires_grad=True)
+    optimizer = StochasticNewton([theta], lr=0.1)
+    counts = []
+    for pair in (False, True, False, False):
+        if pair:
+            optimizer.observe([torch.ones(2)], [torch.ones(2)])
+        theta.grad = torch.ones(2)
+        optimizer.step()
+        counts.append(len(decomposed))
+    assert counts == [1, 2, 2, 2]
+
+
 @pytest.mark.parametrize(
     ("z", "y", "match"),
     [
         (torch.ones(4), torch.ones(5), "must have the 5 coordinates of param group 0, got 4 and 5"),
         (torch.zeros(5), torch.ones(5), "direction not zero, got norms 0.0"),
         (torch.ones(5), torch.full((5,), math.nan), "must be finite .* skip this pair"),
+        (torch.ones(5), torch.full((5,), math.inf), "must be finite .* skip this pair"),
+        (torch.full((5,), math.inf), torch.ones(5), "must be finite .* skip this pair"),
     ],
 )
 def test_refuses_bad_pairs(z: torch.Tensor, y: torch.Tensor, match: str) -> None:

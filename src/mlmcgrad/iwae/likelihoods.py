@@ -99,8 +99,8 @@ class DiscretizedLogistic:
         return bins.flatten(1).sum(1)
 
     def mean(self, decoded: Tensor) -> Tensor:
-        """The location, cut to [0, 1]."""
-        return self._split(decoded)[0].clamp(0.0, 1.0)
+        """The location."""
+        return self._split(decoded)[0]
 
     def _split(self, decoded: Tensor) -> tuple[Tensor, Tensor]:
         location, log_scale = decoded.chunk(2, dim=1)

@@ -62,7 +62,7 @@ class AdaptiveOptimizer(Optimizer, ABC):
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         self._suprema: list[dict[str, Supremum]] = []  # per group, for those that are schedules
-        super().__init__(params, {**defaults, "step": 0})
+        super().__init__(params, defaults)
 
     @abstractmethod
     def _check_group(self, group: dict[str, Any], where: str) -> None:

@@ -15,16 +15,11 @@ def normal_like(p: Tensor, generator: torch.Generator) -> Tensor:
 def hessian_product(loss: Tensor, params: list[Tensor], direction: list[Tensor]) -> list[Tensor]:
     """∇²loss · direction by differentiating twice; zero where the loss is linear or constant."""
     with torch.enable_grad():
-        first = torch.autograd.grad(
-            loss, params, create_graph=True, allow_unused=True, materialize_grads=True
-        )
+        first = torch.autograd.grad(loss, params, create_graph=True, materialize_grads=True)
         slope = torch.stack([(g * z).sum() for g, z in zip(first, direction, strict=True)]).sum()
     if slope.grad_fn is None:
         return [torch.zeros_like(p) for p in params]
-    second = torch.autograd.grad(
-        slope, params, retain_graph=True, allow_unused=True, materialize_grads=True
-    )
-    return list(second)
+    return list(torch.autograd.grad(slope, params, retain_graph=True, materialize_grads=True))
 
 
 def move_to_secant(matrix: Tensor, z: Tensor, y: Tensor, fraction: float) -> None:

@@ -86,7 +86,7 @@ class ElementwiseOptimizer(AdaptiveOptimizer):
             if not state:
                 state["count"] = 0
                 for name in self._state_names:
-                    state[name] = torch.zeros_like(p, memory_format=torch.preserve_format)
+                    state[name] = torch.zeros_like(p)
             state["count"] += 1
         # Ascent maximises V − ½λ‖θ‖², so there the penalty enters the gradient with a minus.
         decay = -group["weight_decay"] if group["maximize"] else group["weight_decay"]

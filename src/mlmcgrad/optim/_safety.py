@@ -40,7 +40,7 @@ class Snapshot:
 
     def __init__(self, groups: list[dict[str, Any]], state: Mapping[Tensor, Any]) -> None:
         self._groups, self._state = groups, state
-        self._values = [{k: v for k, v in g.items() if k != "params"} for g in groups]
+        self._values = [dict(group) for group in groups]
         self._params = [(p, p.detach().clone()) for g in groups for p in g["params"]]
         self._states = {p: _copied(state[p]) for p, _ in self._params if p in state}
 

@@ -87,7 +87,7 @@ class Adagrad(ElementwiseOptimizer):
     def _update(self, group: dict[str, Any], batch: Batch, rate: float) -> None:
         totals, n = batch.state("sum"), batch.count
         bounded = clipped(batch.grads, group["clip"])
-        torch._foreach_addcmul_(totals, bounded, bounded, value=1.0)
+        torch._foreach_addcmul_(totals, bounded, bounded)
         del bounded  # its memory is used again for the roots
         # (ε^{-2} + S/n)^{-1/2} = √n (n ε^{-2} + S)^{-1/2}: one pass over memory less.
         roots = torch._foreach_add(totals, n / group["epsilon"] ** 2)
