@@ -26,6 +26,7 @@ def test_states_are_kept_by_row() -> None:
     assert isinstance(some, Remembered)
     assert some.known.tolist() == [True, True, False]
     assert torch.equal(some.points[1], states[1])
+    assert torch.equal(some.points[2], torch.zeros(2, 3))
     store[:] = torch.ones(10, 2, 3)
     assert torch.equal(store[:], torch.ones(10, 2, 3))  # type: ignore[arg-type]
     assert len(store) == 10
@@ -66,6 +67,8 @@ def test_checkpoint() -> None:
         ([0], [[0.0, 0.0]], r"states must be a tensor of shape \(1, 2\), got list"),
         ([0], torch.tensor([[0.0, torch.nan]]), "states must be finite"),
         ([5], torch.zeros(1, 2), "rows must be from 0 to 4, got 5 to 5"),
+        ([2, 7], torch.zeros(2, 2), "rows must be from 0 to 4, got 2 to 7"),
+        ([-1, 4], torch.zeros(2, 2), "rows must be from 0 to 4, got -1 to 4"),
         ([0.0], torch.zeros(1, 2), "rows must be a list or tensor of integers"),
         (torch.zeros(5).bool(), torch.zeros(1, 2), "rows must be a list or tensor of integers"),
     ],

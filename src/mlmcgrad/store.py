@@ -128,7 +128,7 @@ class Store:
             raise ValueError(
                 f"rows must be a list or tensor of integers, one for each chain, got {rows!r}"
             )
-        if len(index) and not -len(self) <= int(index.min()) <= int(index.max()) < len(self):
+        if len(index) and not (index.min() >= 0 and index.max() < len(self)):
             raise IndexError(
                 f"rows must be from 0 to {len(self) - 1}, got {int(index.min())} to "
                 f"{int(index.max())}"

@@ -100,3 +100,22 @@ def test_a_table_ends() -> None:
     mlmc = mg.MLMC(1000, Tabulated([0.5, 0.5]))
     assert mlmc.truncation_level(1) == 2
     assert mlmc.expected_length(1) == 2.0
+
+
+def test_the_longest_chain_may_be_the_shortest_level() -> None:
+    """μ(1) = 0.01 has ℓ_0 = 50, beyond every level that T = 8 lets through."""
+    assert mg.MLMC(8, Geometric(0.01)).longest() == 50
+    assert mg.MLMC(8).longest() == 8
+
+
+@pytest.mark.parametrize("more", [("shared",), ("shared", 2)])
+def test_options_have_names(more: tuple[Any, ...]) -> None:
+    with pytest.raises(TypeError, match="positional"):
+        mg.MLMC(8, Geometric(), *more)
+    with pytest.raises(TypeError, match="positional"):
+        mg.MLMCSum(8, 0.5, *more)
+
+
+def test_a_truncation_that_is_no_number_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match="truncation must be a number or a schedule"):
+        mg.MLMC("8")  # type: ignore[arg-type]
