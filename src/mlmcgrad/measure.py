@@ -29,7 +29,14 @@ class Measure:
         return self.owner.shape[0]
 
     def __getitem__(self, rows: Tensor | slice) -> Measure:
-        return Measure(self.points[rows], self.owner[rows], self.coefficient[rows])
+        return Measure(*(pick(t, rows) for t in (self.points, self.owner, self.coefficient)))
+
+
+def pick(tensor: Tensor, rows: Tensor | slice) -> Tensor:
+    """`tensor[rows]`; for a list of numbers several times as fast on a processor."""
+    if isinstance(rows, Tensor) and rows.dtype == torch.int64:
+        return tensor.index_select(0, rows.to(tensor.device))
+    return tensor[rows]
 
 
 def concatenate(measures: list[Measure]) -> Measure:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.iwae.networks import LatentModel
-from mlmcgrad.measure import Measure
+from mlmcgrad.measure import Measure, pick
 
 EncoderGradient: TypeAlias = Literal["iwae", "dreg", "stl", "wake", "mixed"]
 
@@ -49,7 +49,7 @@ class Posterior(NamedTuple):
         """One row for each of several draws: their datum, or how many there are of each."""
         if isinstance(owner, int):
             return Posterior(*(t.repeat_interleave(owner, 0) for t in self))
-        return Posterior(*(t[owner] for t in self))
+        return Posterior(*(pick(t, owner) for t in self))
 
     def again(self, z: Tensor, owner: Tensor) -> Tensor:
         """Draws that were made without a graph, (rows, latent), as functions of φ."""

@@ -69,9 +69,8 @@ def first_draws(
 def _weigh(model: LatentModel, z: Tensor, context: Context, chunk: int) -> Tensor:
     """Log weights, (batch, k) float64."""
     owner = torch.arange(len(z), device=z.device).repeat_interleave(z.shape[1])
-    flat = z.flatten(0, 1)
     pieces = [
-        model.log_weight(flat[rows], *take(context, owner[rows]))
-        for rows in torch.arange(len(flat), device=z.device).split(chunk)
+        model.log_weight(draws, *take(context, who))
+        for draws, who in zip(z.flatten(0, 1).split(chunk), owner.split(chunk), strict=True)
     ]
     return torch.cat(pieces).double().reshape(z.shape[:2])

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from mlmcgrad.measure import Measure
+from mlmcgrad.measure import Measure, pick
 from mlmcgrad.plan import Plan
 from mlmcgrad.store import Remembered
 
@@ -87,7 +87,7 @@ def tensors_in(context: Any) -> list[Tensor]:
 
 def take(context: Context, rows: Tensor | slice) -> Context:
     """The rows of every tensor in the context; whatever is not a tensor stays."""
-    return map_tensors(lambda tensor: tensor[rows], context)
+    return map_tensors(lambda tensor: pick(tensor, rows), context)
 
 
 def check_context(context: Any, place: str = "context") -> None:
