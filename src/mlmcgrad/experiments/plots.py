@@ -39,8 +39,8 @@ MARKERS = {
     "mlmc": "^",
     "mlmc-rb": "D",
     "mlmc-is": "v",
-    "dreg": "x",
-    "jsa": "*",
+    "dreg": "P",
+    "jsa": "X",
 }
 # For everything else, in this order.
 CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

@@ -207,7 +207,8 @@ def _legend(axes: Axes, drawn: dict[str, Curve], of: str = "seeds", note: str = 
     counts = sorted({curve.seeds for curve in drawn.values()})
     many = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     title = f"mean, min to max of {many} {of}" if counts[-1] > 1 else f"one {of[:-1]}"
-    axes.legend(title=title + note, alignment="left")
+    columns = 1 if len(drawn) <= 5 else 2
+    axes.legend(title=title + note, alignment="left", ncols=columns, columnspacing=1.0)
 
 
 def _log_ticks(axes: Axes, which: str) -> None:

@@ -161,7 +161,8 @@ def _count(lead: str, claims: Sequence[Claim], verdict: str = HOLDS) -> str:
     if not claims:
         return ""
     if len(yes) == len(claims):
-        return f"{lead} in all {len(claims)} cases (by {_sizes(yes)})."
+        every = "both" if len(claims) == 2 else f"all {len(claims)}"
+        return f"{lead} in {every} cases (by {_sizes(yes)})."
     text = f"{lead} in {len(yes) or 'none'} of {len(claims)} cases"
     if yes:
         text += f" ({_who(yes)}; by {_sizes(yes)})"
