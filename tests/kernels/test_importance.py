@@ -222,6 +222,65 @@ def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
         Importance(_log_weight, _propose, 0)
     with pytest.raises(ValueError, match="x0=None needs a context tensor"):
         KERNEL.chains(None, ())
+    monkeypatch.setattr(importance, "MOST_CANDIDATES", 6)
+    go(KERNEL)
     monkeypatch.setattr(importance, "MOST_CANDIDATES", 5)
     with pytest.raises(ValueError, match=r"candidates × length must be at most 5, .* got 6"):
-        go(KERNEL)
+        run(KERNEL, None, _plan(mg.MLMCSum(2), [0, 0, 1, 0, 0, 0]), (Y,))
+
+
+def test_simulate_is_all_of_run_with_the_weights_within_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(importance, "_PART_DRAWS", 20)
+    dead = Importance(lambda z, y: torch.where(z[:, 0] > y[:, 0], z[:, 1], -torch.inf), _propose, 2)
+    plan = _plan(mg.MLMCSum(16), [4, 2, 3, 1, 4, 2])
+    parts, outcome = dead.simulate(None, (Y,), plan, rng(7))
+    pieces = list(dead.run(None, (Y,), plan, rng(7)))
+    assert len(parts) == len(pieces) > 1
+    for part, piece in zip(parts, pieces, strict=True):
+        assert torch.equal(part.measure.points, piece.points)
+        assert torch.equal(part.measure.coefficient, piece.coefficient)
+        z, y = piece.points, Y[piece.owner]
+        log_w = dead.log_weight(z, y).reshape(-1, 2)
+        expected = torch.where((log_w > -torch.inf).any(1, keepdim=True), log_w.softmax(1), 0.0)
+        assert torch.allclose(part.share, expected.flatten())
+        assert (part.share == 0.0).sum() > 0
+    assert outcome.last.shape == (6, 2)
+    assert outcome.evaluations == sum(len(piece) for piece in pieces)
+
+
+def test_long_simulations_are_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importance, "_PART_DRAWS", 10)
+    kernel = Importance(_log_weight, _propose, 1)
+    for lengths in ([3, 25, 4, 1, 12, 11, 2], [11, 9, 1, 30], [1, 2, 40, 8, 9]):
+        parts = [part.tolist() for part in kernel._parts_of(torch.tensor(lengths))]
+        assert [i for part in parts for i in part] == list(range(len(lengths)))
+        for part in parts:
+            assert len(part) == 1 or all(lengths[i] <= 10 for i in part)
+            assert len(part) == 1 or sum(lengths[i] for i in part) <= 20
+
+
+@pytest.mark.parametrize("where", [0, 15, 16, 17, 47, 48, 95])
+def test_the_last_state_of_a_long_simulation(where: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One draw has all the weight, at the edge of a piece or not: it is the last state."""
+    monkeypatch.setattr(importance, "_PART_DRAWS", 40)
+    count = iter(range(10**6))
+
+    def propose(rows: int, y: Tensor, generator: torch.Generator) -> Tensor:
+        return torch.tensor([next(count) % 96 for _ in range(rows)], dtype=torch.float64)
+
+    kernel = Importance(lambda z, y: torch.where(z == where, 100.0, 0.0), propose, 3, chunk=16)
+    _, outcome = run(kernel, None, mg.Average(32).plan(1, 1, rng()), (torch.zeros(1),))
+    assert outcome.last.tolist() == [where]
+
+
+@pytest.mark.parametrize(("uniform", "chosen"), [(0.0, [1, 3]), (1.0, [2, 4])])
+def test_the_ends_of_a_uniform_choose_within_their_chain(
+    uniform: float, chosen: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two chains of one block; no draw without weight is chosen, nor one of another chain."""
+    log_w = torch.tensor([[-torch.inf, 0.0, 0.0], [0.0, 0.0, -torch.inf]], dtype=torch.float64)
+    monkeypatch.setattr(torch, "rand", lambda *_, **__: torch.full((2,), uniform).double())
+    found = importance._choose(log_w, torch.tensor([0, 1]), log_w.logsumexp(1), rng())
+    assert found.tolist() == chosen

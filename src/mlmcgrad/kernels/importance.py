@@ -128,7 +128,8 @@ class Importance(ProposingKernel):
         last, evaluations, invalid, collapsed = [], 0, 0, 0
         for chains in self._parts_of(plan.longest):
             owner = chains.repeat_interleave(plan.longest[chains])  # (blocks,)
-            draws = self._draw(x0, context, owner, generator)
+            twice = len(chains) == 1 and len(owner) * self.candidates > _PART_DRAWS
+            draws = self._draw(x0, context, owner, generator, twice=twice)
             log_w, bad = usable(draws.log_w)
             local = (owner - chains[0]).to(log_w.device)
             collapsed += count_collapsed(log_w[_new(local)])
@@ -162,13 +163,19 @@ class Importance(ProposingKernel):
         yield from torch.arange(len(lengths)).split(sizes.tolist())
 
     def _draw(
-        self, x0: FirstBlock | None, context: Context, owner: Tensor, generator: torch.Generator
+        self,
+        x0: FirstBlock | None,
+        context: Context,
+        owner: Tensor,
+        generator: torch.Generator,
+        *,
+        twice: bool,
     ) -> _Draws:
-        """All draws of these blocks."""
+        """All draws of these blocks, which are not kept until they are taken if made twice."""
         k = self.candidates
         who = owner.repeat_interleave(k)
         start, given = _given(x0, owner, k)
-        if len(who) <= _PART_DRAWS or owner[0] != owner[-1]:
+        if not twice:
             states, weights = self.fresh(context, who[~given], generator)
             z = insert(states, start.points, given) if start else torch.cat(states)
             pieces: Iterator[Tensor] = iter((z,))
@@ -230,14 +237,11 @@ def block_weights(log_sum: Tensor, chain: Tensor, plan: Plan) -> tuple[Tensor, T
     Returns:
         The weights, (blocks,), and log Σ_b S_b of each chain, (chains,).
     """
-    lengths = plan.lengths
+    lengths, a = plan.lengths, plan.weights * plan.lengths
     begin = plan.longest.cumsum(0) - plan.longest
     position = torch.arange(len(chain), device=chain.device) - begin[chain]
-    # The sum over all blocks of a chain is one more group, of weight 0 in the estimate.
-    lengths = torch.cat([lengths, plan.longest[:, None]], 1)
-    a = torch.cat([plan.weights * plan.lengths, torch.zeros_like(plan.weights[:, :1])], 1)
     used = a != 0.0
-    used[:, -1] = True
+    used[:, -1] = True  # the whole simulation: its sum is returned
     groups = torch.where(used, plan.longest[:, None] // lengths, 0)  # (chains, terms)
     first = (groups.flatten().cumsum(0) - groups.flatten()).reshape(groups.shape)
     # One entry for each block and each term in which it has a part.
