@@ -134,7 +134,7 @@ def difference_plan(law: LevelLaw, k: int, base: int, chains: int) -> Plan:
 
 def _row(k: int, difference: Stratum, average: Stratum, check: float) -> LevelRow:
     variance = float(difference.covariance.trace())
-    # Without the noise that the norm of a measured vector has: see accuracy.py.
+    # Without the noise that the norm of a measured vector has: see ladder.py.
     squared = float(difference.mean @ difference.mean) - variance / difference.count
     return LevelRow(
         level=k,
