@@ -10,12 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
 
 from mlmcgrad.runs import checkpoint
 from mlmcgrad.runs.folder import read_lines
 from mlmcgrad.runs.metrics import Metrics, intact
 from tests.faults import files_at_most
 from tests.training import tiny
+
+
+@pytest.fixture(autouse=True)
+def _files_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of one process and second are read by name: number 10 would come before number 9."""
+    counter = event_file_writer.AtomicCounter(1000)
+    monkeypatch.setattr(event_file_writer, "_global_uid", counter)
 
 
 def test_lines_beyond_the_checkpoint_are_removed(tmp_path: Path) -> None:
