@@ -101,6 +101,30 @@ def test_variances_are_as_measured() -> None:
     assert set(shown) <= set(rows)
 
 
+def test_estimators_are_as_measured() -> None:
+    """The page on variance has bias², variance, evaluations and gain of estimators.json."""
+    measured = json.loads((ROOT / "benchmarks" / "estimators.json").read_text(encoding="utf-8"))
+    page = _page("concepts/variance.md").split("## Levels of importance sampling")[1]
+    table = _rows(page.split("## ")[0])
+    shown = [row for row in table if not row.startswith(("| **", "| estimator"))]
+    assert len(shown) == len(measured["rows"])
+    for row, text in zip(measured["rows"], shown, strict=True):
+        _, bias2, variance, evaluations, gain = (c.strip() for c in text.strip("|").split("|"))
+        assert float(evaluations) == round(row["evaluations"], 1)
+        assert float(variance) == pytest.approx(row["variance"], rel=5e-3)
+        if bias2 == "none":
+            assert abs(row["bias2"]) < 4.0 * row["bias2_se"] + 1e-4
+        else:
+            assert float(bias2.split(" ± ")[0]) == pytest.approx(row["bias2"], rel=5e-3, abs=5e-5)
+        assert gain == ("" if "IWAE" in text else f"{row['gain']:.2f}")
+    for number in (measured["sum form at T = 128"], *_slopes(measured)):
+        assert f"{number:.2f}" in page
+
+
+def _slopes(measured: Any) -> list[float]:
+    return [-slope for slope in measured["slopes of the level variance"].values()]
+
+
 @pytest.mark.parametrize("dataset", ["cifar10", "digits"])
 def test_claims_are_those_of_the_results(dataset: str) -> None:
     """Sentences and rows are lines of the committed claims, with the command they come from."""

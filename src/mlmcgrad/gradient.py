@@ -37,7 +37,7 @@ from mlmcgrad.kernels.base import (
     check_context,
     tensors_in,
 )
-from mlmcgrad.measure import certainty, chunks, drop, thin
+from mlmcgrad.measure import Measure, certainty, chunks, drop, thin
 from mlmcgrad.plan import Plan
 from mlmcgrad.ranges import non_negative, whole
 from mlmcgrad.schedules import check_iteration
@@ -192,7 +192,7 @@ class MarkovGradient:
 
     def simulate(
         self, x0: Start, context: Context, plan: Plan, generator: torch.Generator
-    ) -> Simulation:
+    ) -> Simulation[Measure]:
         """Run the planned chains: an iterator over their measure without weightless states.
 
         For those who want the measure itself, for example to look at it; nothing is

@@ -39,6 +39,13 @@ def pick(tensor: Tensor, rows: Tensor | slice) -> Tensor:
     return tensor[rows]
 
 
+def starts(owner: Tensor) -> Tensor:
+    """Whether a point is the first of its chain, (points,) bool; those of a chain are together."""
+    new = torch.ones_like(owner, dtype=torch.bool)
+    new[1:] = owner[1:] != owner[:-1]
+    return new
+
+
 def concatenate(measures: list[Measure]) -> Measure:
     """The sum of measures, their points in the order given."""
     if len(measures) == 1:
@@ -125,8 +132,7 @@ def systematic(probability: Tensor, owner: Tensor, generator: torch.Generator) -
     """
     owner, order = owner.sort(stable=True)
     p = probability[order]
-    new = torch.ones_like(owner, dtype=torch.bool)
-    new[1:] = owner[1:] != owner[:-1]
+    new = starts(owner)
     chain = new.cumsum(0) - 1
     before = p.cumsum(0) - p
     u = torch.rand(int(new.sum()), dtype=p.dtype, device=p.device, generator=generator)

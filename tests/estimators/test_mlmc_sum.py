@@ -40,10 +40,10 @@ def test_a_plan_is_the_sum_over_levels(level: int, truncation: float, r: float, 
 def test_telescoping(kappa: int, r: float) -> None:
     """Σ_L P(min(K, κ) = L) a_l(L) is 1 for l = κ and 0 below: E[Ĥ] = E[H^{(ℓ_κ)}]."""
     plan = mg.MLMCSum(2**kappa, r).plan_for(torch.arange(kappa + 1))
-    chance = torch.tensor([r**i * (1 - r if i < kappa else 1.0) for i in range(kappa + 1)])
-    total = (chance.double()[:, None] * plan.weights * plan.lengths).sum(0)
-    assert torch.allclose(total[:-1], torch.zeros(kappa).double(), atol=1e-6)
-    assert abs(float(total[-1]) - 1.0) < 1e-6
+    chance = [r**i * (1 - r if i < kappa else 1.0) for i in range(kappa + 1)]
+    weights = torch.tensor(chance, dtype=torch.float64)[:, None] * plan.weights * plan.lengths
+    assert torch.allclose(weights.sum(0)[:-1], torch.zeros(kappa).double(), atol=1e-12)
+    assert abs(float(weights.sum(0)[-1]) - 1.0) < 1e-12
 
 
 def _lengths(estimator: mg.MLMCSum, broken: bool = False) -> torch.Tensor:

@@ -134,7 +134,7 @@ def test_importance_levels(estimator: Any, encoder: Any) -> None:
     with torch.no_grad():
         start = FirstBlock(z, _log_weight(model, z, *context))
     kernel = Importance(model.log_weight, model.propose, K)
-    parts, _ = kernel.simulate(start, context, plan, generator)
+    parts = list(kernel.parts(start, context, plan, generator))
     measure = concatenate([part.measure for part in parts])
     rows = [t[measure.owner] for t in (y, mean, log_scale)]
     loss = -(measure.coefficient * model.log_joint(measure.points, rows[0])).sum() / BATCH

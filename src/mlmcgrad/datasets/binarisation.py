@@ -1,4 +1,4 @@
-"""Black and white images from grey ones: a pixel is white with the probability that it is grey.
+"""Black and white images from grey ones: a pixel is white with its grey value for probability.
 
 Drawn once, with a seed that is not the run's: then all runs have the same images, and numbers
 compare. The draws depend on no version of any library: PCG64's bits are fixed for ever, and a pixel

@@ -163,6 +163,12 @@ class Objective:
                 `Step.estimate.last` is what the store is to keep.
             generator: source of all randomness.
         """
+        chain = self.kernel in ("mala", "rwmh") or (self.kernel == "isir" and self.candidates > 1)
+        if x0 is not None and not chain:
+            raise ValueError(
+                "x0: importance sampling has no state to go on from; use kernel='isir' and "
+                "candidates ≥ 2, or leave x0 out"
+            )
         q = Posterior(*self.model.encoder(y))
         noise = torch.randn(
             len(y),
@@ -174,11 +180,6 @@ class Objective:
         )
         z = q.draw(noise)  # (batch, k, latent)
         context = (y, *q.detach())
-        if x0 is not None and (self.kernel == "importance" or self.candidates == 1):
-            raise ValueError(
-                "x0: importance sampling has no state to go on from; use kernel='isir' and "
-                "candidates ≥ 2, or leave x0 out"
-            )
         start = z[:, 0].detach() if x0 is None else complete(x0, z[:, 0].detach())
         old = x0 is not None and self.kernel == "isir"
         first = first_draws(self.model, z, context, start, old=old, chunk=self.chunk)
@@ -222,13 +223,14 @@ class Objective:
         z, sampler = first.z.detach(), self._sampler
         block = FirstBlock(z, first.log_w)
         if isinstance(sampler, Importance):
-            parts, outcome = sampler.simulate(block, context, plan, generator)
+            drawn = Simulation(sampler.parts(block, context, plan, generator))
+            parts = list(drawn)
             theta = concatenate([part.measure for part in parts])
             share = torch.cat([part.share for part in parts])
             # The mean over the blocks of a datum.
             blocks = plan.longest.to(z.device)[theta.owner]
             weight = draw_weights(self.encoder, share) / blocks
-            return States(theta, weight, torch.full_like(theta.owner, -1)), outcome
+            return States(theta, weight, torch.full_like(theta.owner, -1)), drawn.outcome
         start = block if isinstance(sampler, ISIR) else first.start
         simulation = Simulation(sampler.run(start, context, plan, generator))
         pieces = [piece for piece in simulation if len(piece)]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.backward import WeightedBackward
-from mlmcgrad.measure import Measure, certainty, concatenate, thin
+from mlmcgrad.measure import Measure, certainty, concatenate, starts, thin
 
 # b/c is taken where it is below this; in float32 a larger one could amplify an underflow.
 _LARGEST_RATIO = 1e6
@@ -41,9 +41,7 @@ def of_blocks(theta: list[Measure], phi: Tensor) -> States:
         phi: b, (chains, k).
     """
     position = torch.arange(phi.shape[1], device=phi.device)
-    new = torch.ones_like(theta[0].owner, dtype=torch.bool)
-    new[1:] = theta[0].owner[1:] != theta[0].owner[:-1]
-    first = new.nonzero() + position  # (chains, k)
+    first = starts(theta[0].owner).nonzero() + position  # (chains, k)
     whole = concatenate(theta)
     owner = whole.owner[first]
     draw, weight = torch.full_like(whole.owner, -1), torch.zeros_like(whole.coefficient)

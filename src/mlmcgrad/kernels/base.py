@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -50,15 +50,18 @@ class Kernel(Protocol):
         """Simulate the planned chains from x0: yield their measure, return the outcome."""
 
 
-class Simulation:
-    """Iterates over the pieces of a measure; `outcome` is there once they are exhausted."""
+Piece = TypeVar("Piece")
+
+
+class Simulation(Generic[Piece]):
+    """Iterates over pieces, of a measure as a rule; `outcome` is there once they are exhausted."""
 
     outcome: Outcome
 
-    def __init__(self, pieces: Pieces) -> None:
+    def __init__(self, pieces: Generator[Piece, None, Outcome]) -> None:
         self._pieces = pieces
 
-    def __iter__(self) -> Iterator[Measure]:
+    def __iter__(self) -> Iterator[Piece]:
         self.outcome = yield from self._pieces
 
 

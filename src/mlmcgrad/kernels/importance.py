@@ -29,7 +29,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels.base import Context, Outcome, Pieces, Start, take
+from mlmcgrad.kernels.base import Context, Outcome, Pieces, Simulation, Start, take
 from mlmcgrad.kernels.proposing import (
     MOST_CANDIDATES,
     FirstBlock,
@@ -39,7 +39,7 @@ from mlmcgrad.kernels.proposing import (
     insert,
     usable,
 )
-from mlmcgrad.measure import Measure
+from mlmcgrad.measure import Measure, starts
 from mlmcgrad.plan import Plan
 
 # Draws that are in memory at once. Where one simulation alone has more, only weights are kept.
@@ -88,30 +88,16 @@ class Importance(ProposingKernel):
 
     def run(self, x0: Start, context: Context, plan: Plan, generator: torch.Generator) -> Pieces:
         """Simulate; the measure has every draw, chain by chain, those of weight 0 too."""
-        parts = self._parts(x0, context, plan, generator)
-        while True:
-            try:
-                part = next(parts)
-            except StopIteration as end:
-                return end.value
+        simulation = Simulation(self.parts(x0, context, plan, generator))
+        for part in simulation:
             yield part.measure
-
-    def simulate(
-        self, x0: Start, context: Context, plan: Plan, generator: torch.Generator
-    ) -> tuple[list[Part], Outcome]:
-        """All that `run` yields at once, with the weights within blocks."""
-        found, parts = [], self._parts(x0, context, plan, generator)
-        while True:
-            try:
-                found.append(next(parts))
-            except StopIteration as end:
-                return found, end.value
+        return simulation.outcome
 
     @torch.no_grad()
-    def _parts(
+    def parts(
         self, x0: Start, context: Context, plan: Plan, generator: torch.Generator
     ) -> Generator[Part, None, Outcome]:
-        """Some of the simulations after the other; returns the outcome."""
+        """What `run` yields, with the weights within blocks; returns the outcome."""
         if x0 is not None:
             if not isinstance(x0, FirstBlock):
                 raise ValueError(
@@ -132,7 +118,7 @@ class Importance(ProposingKernel):
             draws = self._draw(x0, context, owner, generator, twice=twice)
             log_w, bad = usable(draws.log_w)
             local = (owner - chains[0]).to(log_w.device)
-            collapsed += count_collapsed(log_w[_new(local)])
+            collapsed += count_collapsed(log_w[starts(local)])
             sums, share = log_w.logsumexp(1), log_w.softmax(1).nan_to_num(0.0)
             weight, total = block_weights(sums, local, plan.select(chains).to(log_w.device))
             check_alive(total, chains, "every draw")
@@ -171,7 +157,7 @@ class Importance(ProposingKernel):
         *,
         twice: bool,
     ) -> _Draws:
-        """All draws of these blocks, which are not kept until they are taken if made twice."""
+        """All draws of these blocks; those made twice are made again when they are taken."""
         k = self.candidates
         who = owner.repeat_interleave(k)
         start, given = _given(x0, owner, k)
@@ -213,7 +199,7 @@ def _given(
     """The draws that the caller made, one after the other, and where they belong, (draws,) bool."""
     if x0 is None:
         return None, torch.zeros(len(owner) * candidates, dtype=torch.bool)
-    first = _new(owner)
+    first = starts(owner)
     points, log_w = (t.detach()[owner[first]].flatten(0, 1) for t in (x0.points, x0.log_weight))
     return FirstBlock(points, log_w.double()), first.repeat_interleave(candidates)
 
@@ -262,17 +248,10 @@ def block_weights(log_sum: Tensor, chain: Tensor, plan: Plan) -> tuple[Tensor, T
     return weight, total[whole].log() + top[whole]
 
 
-def _new(owner: Tensor) -> Tensor:
-    """Whether a block is the first of its chain, (blocks,) bool."""
-    new = torch.ones_like(owner, dtype=torch.bool)
-    new[1:] = owner[1:] != owner[:-1]
-    return new
-
-
 def _choose(log_w: Tensor, chain: Tensor, total: Tensor, generator: torch.Generator) -> Tensor:
     """One draw of each chain by its weight, as an index among all draws, (chains,)."""
     cumulative = (log_w - total[chain, None]).exp().flatten().cumsum(0)
-    ends = cumulative.reshape(log_w.shape)[:, -1][_new(chain.flip(0)).flip(0)]
+    ends = cumulative.reshape(log_w.shape)[:, -1][starts(chain.flip(0)).flip(0)]
     begin = torch.cat([ends.new_zeros(1), ends[:-1]])
     u = torch.rand(len(total), dtype=ends.dtype, device=ends.device, generator=generator)
     # Not quite to the end of a chain, where rounding would choose the next one.

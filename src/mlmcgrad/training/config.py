@@ -45,7 +45,7 @@ class Config:
     dataset: Dataset | Path = "digits"
     """Images to train on: a name, or a file NAME.npz with the uint8 arrays train and test."""
     binarisation: Binarisation | None = None
-    """Pixels become 0 or 1 with the probability that they are grey: static, once; dynamic, anew in
+    """A pixel becomes 1 with a probability equal to its grey value: static, once; dynamic, anew in
     every batch (test images once); none, never. By default dynamic for mnist, none for others."""
     binarisation_seed: int = 0
     """Of images that are drawn once: the same in runs with different seeds, so that they compare.
@@ -156,10 +156,11 @@ class Config:
             raise ValueError(
                 f"candidates must be ≥ 2 for method {self.method}, got {self.candidates}"
             )
-        if self.persistent and (self.kernel == "importance" or self.candidates < 2):
+        chain = self.kernel in ("mala", "rwmh") or (self.kernel == "isir" and self.candidates > 1)
+        if self.persistent and not chain:
             raise ValueError(
-                f"persistent needs a chain to go on with: kernel isir, mala or rwmh and candidates "
-                f"≥ 2, got kernel {self.kernel} and candidates {self.candidates}"
+                "persistent needs a chain to go on with: kernel mala, rwmh, or isir with "
+                f"candidates ≥ 2, got kernel {self.kernel} and candidates {self.candidates}"
             )
 
     def settings(self) -> Settings:

@@ -78,8 +78,9 @@ def _load(trainer: Trainer, path: Path, state: dict[str, Any]) -> None:
 
 def _both(record: dict[str, Any]) -> dict[str, Any] | None:
     settings, source = record.get("settings"), record.get("source")
-    both = isinstance(settings, dict) and isinstance(source, dict)
-    return {**settings, **source} if both else None  # type: ignore[dict-item]
+    if isinstance(settings, dict) and isinstance(source, dict):
+        return {**settings, **source}
+    return None
 
 
 def _check_unbegun(folder: Path) -> None:
