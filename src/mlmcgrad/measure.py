@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -102,11 +103,11 @@ def thin(
         generator: source of the randomness, one uniform for each chain.
 
     Returns:
-        The thinned measure, and which points it kept, (points,) bool.
+        The thinned measure, and the numbers of the points that it kept, ascending.
     """
-    keep = systematic(probability, measure.owner, generator)
+    keep = systematic(probability, measure.owner, generator).nonzero()[:, 0]
     kept = measure[keep]
-    return Measure(kept.points, kept.owner, kept.coefficient / probability[keep]), keep
+    return Measure(kept.points, kept.owner, kept.coefficient / pick(probability, keep)), keep
 
 
 def certainty(coefficient: Tensor, threshold: float | Tensor) -> Tensor:
@@ -130,16 +131,20 @@ def systematic(probability: Tensor, owner: Tensor, generator: torch.Generator) -
     Returns:
         Which ones are kept, (points,) bool.
     """
-    owner, order = owner.sort(stable=True)
-    p = probability[order]
-    new = starts(owner)
-    chain = new.cumsum(0) - 1
-    before = p.cumsum(0) - p
-    u = torch.rand(int(new.sum()), dtype=p.dtype, device=p.device, generator=generator)
-    start = before + (u - before[new])[chain]
-    keep = torch.empty_like(new)
-    keep[order] = (start + p).floor() > start.floor()
-    return keep
+    p, who, order = probability.cpu().numpy(), owner.cpu().numpy(), None
+    if np.any(who[1:] < who[:-1]):
+        order = who.argsort(kind="stable")
+        p, who = p[order], who[order]
+    new = np.ones(len(who), dtype=bool)
+    new[1:] = who[1:] != who[:-1]
+    first = np.flatnonzero(new)
+    before = p.cumsum() - p
+    u = torch.rand(len(first), dtype=torch.float64, device=generator.device, generator=generator)
+    start = before + (u.cpu().numpy() - before[first])[new.cumsum() - 1]
+    chosen = np.floor(start + p) > np.floor(start)
+    keep = np.empty_like(chosen)
+    keep[slice(None) if order is None else order] = chosen
+    return torch.from_numpy(keep).to(probability.device)
 
 
 def merge(measure: Measure) -> Measure:

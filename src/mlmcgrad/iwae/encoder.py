@@ -12,7 +12,14 @@ and over the states z_j of θ's estimate, with their coefficients c_j, which tar
     wake    Σ_j c_j ∇_φ log q_φ(z_j | y)           the wake phase: KL(p_θ(z | y) ‖ q_φ(z | y))
     mixed   half of iwae and half of wake.
 
-Scalars are minimised here, so all of them with the other sign.
+Scalars are minimised here, so all of them with the other sign. All of it goes through the mean and
+the log scale of q, where the derivatives are known:
+
+    ∂z/∂mean = 1,                            ∂z/∂log scale = z − mean,
+    ∂ log q(z)/∂z = −ε/scale = −∂ log q/∂mean,      ∂ log q/∂log scale = ε² − 1 (z fixed),
+
+and log q(z) of a draw that moves with q has the derivatives 0 and −1. Only the encoder itself is
+left to autograd.
 
 References: Burda, Grosse, Salakhutdinov (2016); Roeder, Wu, Duvenaud (2017); Tucker, Lawson, Gu,
 Maddison (2019); Bornschein, Bengio (2015).
@@ -25,7 +32,6 @@ from typing import Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from mlmcgrad.iwae.networks import LatentModel
 from mlmcgrad.measure import Measure, pick
 
 EncoderGradient: TypeAlias = Literal["iwae", "dreg", "stl", "wake", "mixed"]
@@ -45,16 +51,14 @@ class Posterior(NamedTuple):
         """Draws: mean + scale·ε for noise of shape (batch, draws, latent)."""
         return self.mean[:, None] + self.log_scale.exp()[:, None] * noise
 
-    def rows(self, owner: Tensor | int) -> Posterior:
-        """One row for each of several draws: their datum, or how many there are of each."""
-        if isinstance(owner, int):
-            return Posterior(*(t.repeat_interleave(owner, 0) for t in self))
+    def rows(self, owner: Tensor) -> Posterior:
+        """One row for each of several draws, from their datum."""
         return Posterior(*(pick(t, owner) for t in self))
 
-    def again(self, z: Tensor, owner: Tensor) -> Tensor:
-        """Draws that were made without a graph, (rows, latent), as functions of φ."""
-        mine, known = self.rows(owner), self.detach().rows(owner)
-        return mine.mean + mine.log_scale.exp() * ((z - known.mean) / known.log_scale.exp())
+    def add_up(self, owner: Tensor, of_mean: Tensor, of_log_scale: Tensor) -> Posterior:
+        """Derivatives in mean and log scale, (rows, latent), added up for each datum."""
+        pairs = zip(self, (of_mean, of_log_scale), strict=True)
+        return Posterior(*(torch.zeros_like(q).index_add_(0, owner, part) for q, part in pairs))
 
 
 def draw_weights(kind: EncoderGradient, share: Tensor) -> Tensor:
@@ -66,27 +70,33 @@ def draw_weights(kind: EncoderGradient, share: Tensor) -> Tensor:
     return share / 2.0 if kind == "mixed" else share
 
 
-def draws_loss(
-    kind: EncoderGradient, z: Tensor, slopes: Tensor, weight: Tensor, q: Posterior, batch: int
-) -> Tensor:
-    """−Σ b_ℓ log w_ℓ, mean over the batch, as a function of φ.
+def from_draws(kind: EncoderGradient, draws: Measure, slopes: Tensor, q: Posterior) -> Posterior:
+    """The gradient of −Σ b_ℓ log w_ℓ, mean over the batch, in mean and log scale of each datum.
 
     Args:
         kind: which gradient.
-        z: the draws as functions of φ, (draws, latent).
+        draws: draws of q with their weights b.
         slopes: of its part −Σ b_ℓ log p_θ(y, z_ℓ) in z, divided by the batch, (draws, latent).
-        weight: b, (draws,).
-        q: a row for each draw.
-        batch: number of data.
+        q: of the batch, without a graph.
     """
-    if kind in ("dreg", "stl"):  # the score of q with respect to φ is left out
-        q = q.detach()
-    log_q = LatentModel.log_q(z, *q)
-    return (slopes * z).sum() + (weight.to(z.dtype) * log_q).sum() / batch
+    mine, weight = q.rows(draws.owner), _weights(draws, q)
+    moved = draws.points - mine.mean
+    if kind in ("dreg", "stl"):  # log q only through z
+        slopes = slopes - weight * moved * (-2.0 * mine.log_scale).exp()
+        return q.add_up(draws.owner, slopes, slopes * moved)
+    return q.add_up(draws.owner, slopes, slopes * moved - weight)
 
 
-def wake_loss(kind: EncoderGradient, states: Measure, q: Posterior) -> Tensor:
-    """−Σ_j c_j log q_φ(z_j | y), mean over the batch, as a function of φ."""
-    log_q = LatentModel.log_q(states.points, *q.rows(states.owner))
-    total = -(states.coefficient.to(log_q.dtype) * log_q).sum() / len(q.mean)
-    return total / 2.0 if kind == "mixed" else total
+def from_states(kind: EncoderGradient, states: Measure, q: Posterior) -> Posterior:
+    """The gradient of −Σ_j c_j log q_φ(z_j | y), mean over the batch, in the same way."""
+    mine, weight = q.rows(states.owner), _weights(states, q)
+    if kind == "mixed":
+        weight = weight / 2.0
+    scaled = (states.points - mine.mean) * (-mine.log_scale).exp()  # ε
+    of_mean = -weight * scaled * (-mine.log_scale).exp()
+    return q.add_up(states.owner, of_mean, weight - weight * scaled.square())
+
+
+def _weights(measure: Measure, q: Posterior) -> Tensor:
+    """Coefficients of a mean over the batch, (points, 1)."""
+    return (measure.coefficient / len(q.mean)).to(q.mean.dtype)[:, None]

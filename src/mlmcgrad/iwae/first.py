@@ -20,7 +20,7 @@ from mlmcgrad.store import Remembered
 class FirstDraws(NamedTuple):
     """The first candidates, and their weights."""
 
-    z: Tensor  # (batch, k, latent), as functions of φ
+    z: Tensor  # (batch, k, latent)
     log_w: Tensor  # (batch, k) float64
     share: Tensor  # (batch, k): ω, among the draws of q; 0 for a state that was kept
     bound: float  # the IWAE bound of the draws of q, mean over the batch
@@ -46,7 +46,7 @@ def first_draws(
 
     Args:
         model: has the weights.
-        z: draws of q as functions of φ, (batch, k, latent).
+        z: draws of q, (batch, k, latent).
         context: the data and q, with a row for each datum.
         start: one state for each datum, (batch, latent).
         old: whether these are the first candidates, in place of the first draws.
@@ -54,7 +54,7 @@ def first_draws(
     """
     if old:
         z = torch.cat([start[:, None], z[:, 1:]], 1)
-    log_w = _weigh(model, z.detach(), context, chunk)
+    log_w = _weigh(model, z, context, chunk)
     fresh = log_w[:, int(old) :]
     bound = float((fresh.logsumexp(1) - math.log(fresh.shape[1])).mean())
     if not math.isfinite(bound):

@@ -32,7 +32,7 @@ from torch import Tensor
 from mlmcgrad.backward import accumulate, check_gradients
 from mlmcgrad.estimate import Estimate
 from mlmcgrad.estimators import MLMC, Average, Estimator, MLMCSum, check_budget
-from mlmcgrad.iwae.encoder import EncoderGradient, Posterior, draw_weights, draws_loss, wake_loss
+from mlmcgrad.iwae.encoder import EncoderGradient, Posterior, draw_weights, from_draws, from_states
 from mlmcgrad.iwae.first import FirstDraws, complete, first_draws
 from mlmcgrad.iwae.networks import LatentModel
 from mlmcgrad.iwae.states import States, differentiate, of_blocks, side_by_side, thinned
@@ -48,7 +48,7 @@ from mlmcgrad.kernels import (
     Simulation,
 )
 from mlmcgrad.levels import Assignment
-from mlmcgrad.measure import concatenate
+from mlmcgrad.measure import Measure, concatenate
 from mlmcgrad.plan import Plan
 from mlmcgrad.ranges import non_negative, whole
 from mlmcgrad.schedules import Schedule, check_iteration
@@ -129,6 +129,11 @@ class Objective:
         return kind(self.truncation, assignment=self.assignment, base=self.base)
 
     @cached_property
+    def _parameters(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """θ and φ."""
+        return tuple(self.model.decoder.parameters()), tuple(self.model.encoder.parameters())
+
+    @cached_property
     def _sampler(self) -> Kernel:
         """What samples p_θ(z | y)."""
 
@@ -178,9 +183,10 @@ class Objective:
             device=y.device,
             generator=generator,
         )
-        z = q.draw(noise)  # (batch, k, latent)
-        context = (y, *q.detach())
-        start = z[:, 0].detach() if x0 is None else complete(x0, z[:, 0].detach())
+        fixed = q.detach()
+        z = fixed.draw(noise)  # (batch, k, latent)
+        context = (y, *fixed)
+        start = z[:, 0] if x0 is None else complete(x0, z[:, 0])
         old = x0 is not None and self.kernel == "isir"
         first = first_draws(self.model, z, context, start, old=old, chunk=self.chunk)
         n = None if n is None else check_iteration(n)
@@ -190,7 +196,7 @@ class Objective:
         states = thinned(states, *self._thresholds(states, plan), generator)
         if self.kernel == "importance":  # every state is a draw of φ
             states = replace(states, draw=torch.arange(len(states.theta), device=y.device))
-        theta, phi = (tuple(net.parameters()) for net in (self.model.decoder, self.model.encoder))
+        theta, phi = self._parameters
         gradient, slopes, value, count = differentiate(
             self._loss,
             theta,
@@ -199,8 +205,7 @@ class Objective:
             draws=len(states.theta) if self.kernel == "importance" else first.share.numel(),
             chunk=self.chunk,
         )
-        loss = self._encoder_loss(first, states, slopes, q)
-        of_phi = torch.autograd.grad(loss, phi)
+        of_phi = torch.autograd.grad(q, phi, self._encoder_gradient(first, states, slopes, fixed))
         check_gradients(of_phi)
         accumulate(phi, of_phi)
         accumulate(theta, gradient)
@@ -220,7 +225,7 @@ class Objective:
         self, first: FirstDraws, context: tuple[Tensor, ...], plan: Plan, generator: torch.Generator
     ) -> tuple[States, Outcome]:
         """Run the chains: states with their weights in both gradients."""
-        z, sampler = first.z.detach(), self._sampler
+        z, sampler = first.z, self._sampler
         block = FirstBlock(z, first.log_w)
         if isinstance(sampler, Importance):
             drawn = Simulation(sampler.parts(block, context, plan, generator))
@@ -250,23 +255,22 @@ class Objective:
         largest = size.new_zeros(len(plan.levels)).scatter_reduce(0, owner, size, "amax")
         return self.thinning * largest[owner], self.thinning / plan.longest.to(owner.device)[owner]
 
-    def _encoder_loss(
+    def _encoder_gradient(
         self, first: FirstDraws, states: States, slopes: Tensor, q: Posterior
-    ) -> Tensor:
-        """A scalar whose gradient in φ is the wanted one, mean over the batch."""
-        terms, batch = [], len(q.mean)
-        if self.encoder != "wake" and self.kernel == "importance":
-            owner = states.theta.owner
-            z = q.again(states.theta.points, owner)
-            terms.append(draws_loss(self.encoder, z, slopes, states.phi, q.rows(owner), batch))
-        elif self.encoder != "wake":
-            weight = draw_weights(self.encoder, first.share).flatten()
-            rows = q.rows(self.candidates)
-            z = first.z.flatten(0, 1)
-            terms.append(draws_loss(self.encoder, z, slopes, weight, rows, batch))
+    ) -> Posterior:
+        """The gradient in mean and log scale of the encoder, mean over the batch."""
+        terms, theta = [], states.theta
+        if self.encoder != "wake":
+            draws = Measure(theta.points, theta.owner, states.phi)
+            if self.kernel != "importance":
+                owner = torch.arange(len(q.mean), device=q.mean.device)
+                weight = draw_weights(self.encoder, first.share).flatten()
+                owner = owner.repeat_interleave(self.candidates)
+                draws = Measure(first.z.flatten(0, 1), owner, weight)
+            terms.append(from_draws(self.encoder, draws, slopes, q))
         if self.encoder in ("wake", "mixed"):
-            terms.append(wake_loss(self.encoder, states.theta, q))
-        return terms[0] if len(terms) == 1 else terms[0] + terms[1]
+            terms.append(from_states(self.encoder, theta, q))
+        return terms[0] if len(terms) == 1 else Posterior(*map(torch.add, *terms))
 
     def _loss(self, z: Tensor, y: Tensor, *_: Tensor) -> Tensor:
         return -self.model.log_joint(z, y)

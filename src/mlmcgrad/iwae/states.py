@@ -11,14 +11,14 @@ weight. `thinned` leaves them out at random without changing the expectation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from mlmcgrad.backward import WeightedBackward
-from mlmcgrad.measure import Measure, certainty, concatenate, starts, thin
+from mlmcgrad.measure import Measure, certainty, concatenate, pick, starts, thin
 
 # b/c is taken where it is below this; in float32 a larger one could amplify an underflow.
 _LARGEST_RATIO = 1e6
@@ -85,7 +85,7 @@ def thinned(
         certainty(states.theta.coefficient, threshold), certainty(states.phi, phi)
     )
     theta, keep = thin(states.theta, probability, generator)
-    return States(theta, states.phi[keep] / probability[keep], states.draw[keep])
+    return States(theta, pick(states.phi, keep) / pick(probability, keep), pick(states.draw, keep))
 
 
 def differentiate(
@@ -113,16 +113,25 @@ def differentiate(
     """
     measure, b, draw = states.theta, states.phi, states.draw
     c = measure.coefficient
-    slopes = measure.points.new_zeros(draws, *measure.points.shape[1:])
+    # One row more: what is no first draw has the number −1, and ends there.
+    slopes = measure.points.new_zeros(draws + 1, *measure.points.shape[1:])
     both = WeightedBackward(loss, (y,), divisor=len(y), parameters=parameters)
-    served = (c != 0.0) & (b <= _LARGEST_RATIO * c.abs())  # φ is served by the pass of θ
-    for rows in c.nonzero()[:, 0].split(chunk):
-        at_z = both.add_with_slopes(measure[rows])
-        inside = served[rows] & (b[rows] != 0.0)
-        ratio = (b[rows] / c[rows])[inside].to(at_z.dtype)
-        slopes[draw[rows[inside]]] = ratio[:, None] * at_z[inside]
+    used = c != 0.0
+    served = used & (b <= _LARGEST_RATIO * c.abs())  # φ is served by the pass of θ
+    ratio = torch.where(served, b / c, 0.0).to(slopes.dtype)[:, None]
+    for rows in _chunks(used, chunk):
+        slopes[pick(draw, rows)] = pick(ratio, rows) * both.add_with_slopes(measure[rows])
     only_phi = WeightedBackward(loss, (y,), divisor=len(y), parameters=())
     weighted = Measure(measure.points, measure.owner, b)
-    for rows in ((b != 0.0) & ~served).nonzero()[:, 0].split(chunk):
-        slopes[draw[rows]] = only_phi.add_with_slopes(weighted[rows])
-    return both.gradients(), slopes, both.value, both.count + only_phi.count
+    for rows in _chunks((b != 0.0) & ~served, chunk):
+        slopes[pick(draw, rows)] = only_phi.add_with_slopes(weighted[rows])
+    return both.gradients(), slopes[:-1], both.value, both.count + only_phi.count
+
+
+def _chunks(where: Tensor, size: int) -> Iterator[Tensor | slice]:
+    """The places where there is True, `size` at a time."""
+    count = int(where.sum())
+    if count == len(where):
+        yield from (slice(i, i + size) for i in range(0, count, size))
+    elif count:
+        yield from where.nonzero()[:, 0].split(size)

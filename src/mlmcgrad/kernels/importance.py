@@ -6,15 +6,12 @@ the estimator asks for a shorter length p < L, the blocks are cut into ⌊L/p⌋
 and H^{(p)} is the mean over the groups: the same expectation, and far less variance of
 H^{(L)} − H^{(p)} than with one group alone, since what is linear in the weights cancels.
 
-With S_b the sum of the weights of block b and S_g that of a group, a measure Σ_j a_j H^{(p_j)} on
-lengths gives the draw z of block b the coefficient
-
-    c = (w_z / S_b) · Σ_j (a_j / groups_j) · (S_b / S_{g_j(b)}).
-
-A group in which no draw has any weight is left out of its mean, so that the coefficients of a
-simulation always sum to 1. All of it is arithmetic on log weights in float64, for simulations of
-all lengths at once. The states of a long simulation are not kept meanwhile: they are drawn again,
-with the same random numbers, when their coefficients are known.
+With S_b the sum of the weights of block b, the draw z of block b has the coefficient
+c = (w_z / S_b) · (weight of block b), see `groups.py`: arithmetic on log weights in float64, for
+simulations of all lengths at once. A group in which no draw has any weight is left out of its mean,
+so that the coefficients of a simulation always sum to 1. The states of a long simulation are not
+kept meanwhile: they are drawn again, with the same random numbers, when their coefficients are
+known.
 
 `Average(1)` makes it IWAE's gradient; `MLMC` and `MLMCSum` remove its bias, and `MLMCSum` with an
 infinite truncation all of it.
@@ -30,16 +27,17 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.kernels.base import Context, Outcome, Pieces, Simulation, Start, take
+from mlmcgrad.kernels.groups import Blocks, block_weights, choose, shares, uniforms
 from mlmcgrad.kernels.proposing import (
     MOST_CANDIDATES,
     FirstBlock,
     ProposingKernel,
+    check_alike,
     check_alive,
     count_collapsed,
-    insert,
     usable,
 )
-from mlmcgrad.measure import Measure, starts
+from mlmcgrad.measure import Measure, pick
 from mlmcgrad.plan import Plan
 
 # Draws that are in memory at once. Where one simulation alone has more, only weights are kept.
@@ -113,34 +111,36 @@ class Importance(ProposingKernel):
             )
         last, evaluations, invalid, collapsed = [], 0, 0, 0
         for chains in self._parts_of(plan.longest):
-            owner = chains.repeat_interleave(plan.longest[chains])  # (blocks,)
-            twice = len(chains) == 1 and len(owner) * self.candidates > _PART_DRAWS
-            draws = self._draw(x0, context, owner, generator, twice=twice)
+            part = plan if len(chains) == len(plan.levels) else plan.select(chains)
+            blocks = Blocks.of(part.longest.numpy())
+            draws = self._draw(x0, context, chains, blocks, generator)
             log_w, bad = usable(draws.log_w)
-            local = (owner - chains[0]).to(log_w.device)
-            collapsed += count_collapsed(log_w[starts(local)])
-            sums, share = log_w.logsumexp(1), log_w.softmax(1).nan_to_num(0.0)
-            weight, total = block_weights(sums, local, plan.select(chains).to(log_w.device))
-            check_alive(total, chains, "every draw")
-            coefficient = (weight[:, None] * share).flatten()
-            chosen = _choose(log_w, local, total, generator)
-            whose = owner.repeat_interleave(self.candidates)
-            evaluations, invalid = evaluations + log_w.numel(), invalid + bad
-            begin = 0
+            log_sum, share = shares(log_w)
+            weight, total = block_weights(log_sum, blocks, part)
+            check_alive(total, chains.numpy(), "every draw")
+            u = uniforms(generator, len(chains)).numpy()
+            chosen = choose(log_w, blocks, total, u)
+            evaluations, invalid = evaluations + log_w.size, invalid + bad
+            collapsed += count_collapsed(share[blocks.first])
+            coefficient = torch.from_numpy((weight[:, None] * share).ravel())
+            flat, begin = torch.from_numpy(share.ravel()), 0
             for z in draws.pieces:
-                rows = slice(begin, begin + len(z))
-                inside = (chosen >= begin) & (chosen < begin + len(z))
-                if bool(inside.any()):
-                    last.append(z[chosen[inside] - begin])
-                measure = Measure(z, whose[rows].to(z.device), coefficient[rows])
-                yield Part(measure, share.flatten()[rows])
-                begin += len(z)
+                rows, end = slice(begin, begin + len(z)), begin + len(z)
+                here = chosen[(chosen >= begin) & (chosen < end)] - begin
+                if len(here):
+                    last.append(pick(z, torch.from_numpy(here)))
+                owner, c, within = (t[rows].to(z.device) for t in (draws.owner, coefficient, flat))
+                yield Part(Measure(z, owner, c), within)
+                begin = end
         transitions = float(plan.longest.sum())
         return Outcome(torch.cat(last), evaluations, transitions, invalid, collapsed)
 
     def _parts_of(self, lengths: Tensor) -> Iterator[Tensor]:
         """Numbers of chains that are in memory at once; a long one is alone."""
         draws = lengths * self.candidates
+        if int(draws.sum()) <= _PART_DRAWS:
+            yield torch.arange(len(lengths))
+            return
         long = (draws > _PART_DRAWS).long()
         after = long.roll(1)
         after[0] = 0
@@ -152,27 +152,33 @@ class Importance(ProposingKernel):
         self,
         x0: FirstBlock | None,
         context: Context,
-        owner: Tensor,
+        chains: Tensor,
+        blocks: Blocks,
         generator: torch.Generator,
-        *,
-        twice: bool,
     ) -> _Draws:
-        """All draws of these blocks; those made twice are made again when they are taken."""
+        """All draws of these chains; those of a long one are made again when they are taken."""
         k = self.candidates
-        who = owner.repeat_interleave(k)
-        start, given = _given(x0, owner, k)
-        if not twice:
-            states, weights = self.fresh(context, who[~given], generator)
-            z = insert(states, start.points, given) if start else torch.cat(states)
-            pieces: Iterator[Tensor] = iter((z,))
+        owner = pick(chains, torch.from_numpy(blocks.chain.repeat(k)))
+        start, who = None, owner
+        if x0 is not None:
+            start = _first(x0, chains)
+            who = pick(chains, torch.from_numpy(blocks.chain[blocks.position > 0].repeat(k)))
+        if len(chains) == 1 and len(owner) > _PART_DRAWS:
+            weights, pieces = self._twice(context, who, start, generator)
+            log_w = torch.cat([start.log_weight[0], weights]) if start else weights
+            return _Draws(log_w.reshape(-1, k), pieces, owner)
+        states, log_weights = self.fresh(context, who, generator)
+        if start is None:
+            z, log_w = torch.cat(states), torch.cat(log_weights).reshape(-1, k)
         else:
-            weights, pieces = self._twice(context, who[~given], start, generator)
-        log_w = insert(weights, start.log_weight, given) if start else torch.cat(weights)
-        return _Draws(log_w.reshape(-1, k), pieces)
+            order = torch.from_numpy(blocks.places())
+            z = _insert(start.points, states, order).flatten(0, 1)
+            log_w = _insert(start.log_weight, log_weights, order)
+        return _Draws(log_w, iter((z,)), owner)
 
     def _twice(
         self, context: Context, who: Tensor, start: FirstBlock | None, generator: torch.Generator
-    ) -> tuple[list[Tensor], Iterator[Tensor]]:
+    ) -> tuple[Tensor, Iterator[Tensor]]:
         """Weights of one long simulation, and its draws, made again when they are taken."""
         parts, state = who.split(self.chunk), generator.get_state()
         # One piece of memory each: small ones between large ones would leave holes.
@@ -184,77 +190,35 @@ class Importance(ProposingKernel):
 
         def pieces() -> Iterator[Tensor]:
             if start is not None:
-                yield start.points
+                yield start.points[0]
             replay = torch.Generator(generator.device)
             for rows, then in zip(parts, before, strict=True):
                 replay.set_state(then.clone())
                 yield self.draw(take(context, rows), len(rows), replay)
 
-        return [log_w], pieces()
-
-
-def _given(
-    x0: FirstBlock | None, owner: Tensor, candidates: int
-) -> tuple[FirstBlock | None, Tensor]:
-    """The draws that the caller made, one after the other, and where they belong, (draws,) bool."""
-    if x0 is None:
-        return None, torch.zeros(len(owner) * candidates, dtype=torch.bool)
-    first = starts(owner)
-    points, log_w = (t.detach()[owner[first]].flatten(0, 1) for t in (x0.points, x0.log_weight))
-    return FirstBlock(points, log_w.double()), first.repeat_interleave(candidates)
+        return log_w, pieces()
 
 
 @dataclass(frozen=True)
 class _Draws:
-    """Draws of some blocks."""
+    """Draws of some chains, block after block."""
 
-    log_w: Tensor  # (blocks, k)
+    log_w: Tensor  # (blocks, k) float64
     pieces: Iterator[Tensor]  # the draws, (blocks·k, *shape)
+    owner: Tensor  # (blocks·k,): the chain of each
 
 
-def block_weights(log_sum: Tensor, chain: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
-    """The weight of each block in the estimate: Σ_j (a_j / groups_j) · S_b / S_{g_j(b)}.
-
-    Args:
-        log_sum: log S_b, (blocks,) float64, block after block of each chain.
-        chain: the chain of each block, (blocks,), ascending from 0.
-        plan: of these chains.
-
-    Returns:
-        The weights, (blocks,), and log Σ_b S_b of each chain, (chains,).
-    """
-    lengths, a = plan.lengths, plan.weights * plan.lengths
-    begin = plan.longest.cumsum(0) - plan.longest
-    position = torch.arange(len(chain), device=chain.device) - begin[chain]
-    used = a != 0.0
-    used[:, -1] = True  # the whole simulation: its sum is returned
-    groups = torch.where(used, plan.longest[:, None] // lengths, 0)  # (chains, terms)
-    first = (groups.flatten().cumsum(0) - groups.flatten()).reshape(groups.shape)
-    # One entry for each block and each term in which it has a part.
-    number = position[:, None] // lengths[chain]
-    block, term = (number < groups[chain]).nonzero(as_tuple=True)
-    of = first[chain[block], term] + number[block, term]  # the group
-    count = int(groups.sum())
-    top = log_sum.new_full((count,), -torch.inf).scatter_reduce(0, of, log_sum[block], "amax")
-    top = top.nan_to_num(neginf=0.0)  # −∞ − (−∞)
-    part = (log_sum[block] - top[of]).exp()
-    total = part.new_zeros(count).index_add(0, of, part)  # S_g / exp(top), 0 or at least 1
-    alive = total > 0.0
-    place = torch.arange(groups.numel(), device=of.device).repeat_interleave(groups.flatten())
-    living = total.new_zeros(groups.numel()).index_add(0, place, alive.to(total.dtype))
-    scale = torch.where(alive, a.flatten()[place] / living[place] / total, 0.0)
-    weight = torch.zeros_like(log_sum).index_add(0, block, scale[of] * part)
-    whole = first[:, -1]
-    return weight, total[whole].log() + top[whole]
+def _first(x0: FirstBlock, chains: Tensor) -> FirstBlock:
+    """What the caller drew for these chains."""
+    points, log_w = (pick(t.detach(), chains) for t in (x0.points, x0.log_weight))
+    return FirstBlock(points, log_w.double())
 
 
-def _choose(log_w: Tensor, chain: Tensor, total: Tensor, generator: torch.Generator) -> Tensor:
-    """One draw of each chain by its weight, as an index among all draws, (chains,)."""
-    cumulative = (log_w - total[chain, None]).exp().flatten().cumsum(0)
-    ends = cumulative.reshape(log_w.shape)[:, -1][starts(chain.flip(0)).flip(0)]
-    begin = torch.cat([ends.new_zeros(1), ends[:-1]])
-    u = torch.rand(len(total), dtype=ends.dtype, device=ends.device, generator=generator)
-    # Not quite to the end of a chain, where rounding would choose the next one.
-    return torch.searchsorted(
-        cumulative, begin + u.clamp(max=1.0 - 1e-9) * (ends - begin), right=True
-    )
+def _insert(start: Tensor, chunks: list[Tensor], order: Tensor) -> Tensor:
+    """The blocks that were given and those that were drawn, (blocks, k, …), in order."""
+    if not chunks:
+        return start
+    drawn = torch.cat(chunks)
+    check_alike(drawn, start.flatten(0, 1))
+    blocks = drawn.reshape(-1, start.shape[1], *drawn.shape[1:])
+    return pick(torch.cat([start.to(drawn.device), blocks]), order)

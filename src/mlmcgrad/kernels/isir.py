@@ -94,7 +94,7 @@ class ISIR(ProposingKernel):
             if begin == 0:
                 collapsed = _check_start(draws, order)
                 last = torch.empty_like(z[: len(order)])
-            weights = plan.to(z.device).at(begin + draws.step, draws.chain)
+            weights = plan.at(begin + draws.step, draws.chain)
             selection = select(draws, weights, generator)
             coefficient = selection.coefficient
             if begin > 0:
@@ -107,7 +107,7 @@ class ISIR(ProposingKernel):
             start = FirstBlock(z[held], draws.log_w[held])
             # A draw that goes on is not in the measure yet: it would be paid for twice.
             carried, coefficient[held] = coefficient[held], 0.0
-            yield Measure(z, owner.to(z.device), coefficient)
+            yield Measure(z, owner.to(z.device), coefficient.to(z.device))
         return Outcome(last, evaluations, moves, invalid, collapsed)
 
     def _parts(self, lengths: Tensor) -> Iterator[tuple[int, int]]:
@@ -149,8 +149,8 @@ class ISIR(ProposingKernel):
         else:
             z = insert(states, start.points.flatten(0, 1), ~free)
             log_w = insert(weights, start.log_weight.flatten().double(), ~free)
-        log_w, bad = usable(log_w)
-        draws = Draws(log_w, lengths.to(z.device), self.candidates - 1, law)
+        usual, bad = usable(log_w)
+        draws = Draws(torch.from_numpy(usual), lengths, self.candidates - 1, law)
         return draws, z, owner, bad
 
     @torch.no_grad()
@@ -187,5 +187,6 @@ def _check_start(draws: Draws, chains: Tensor) -> int:
         In how many chains one candidate of the first block has nearly all of its weight.
     """
     block = torch.cat([draws.start[:, None], draws.new[draws.step == 1]], 1)  # (chains, k)
-    check_alive(block.amax(1), chains, f"all {draws.fresh + 1} candidates of the first step")
-    return count_collapsed(block)
+    what = f"all {draws.fresh + 1} candidates of the first step"
+    check_alive(block.amax(1).numpy(), chains.numpy(), what)
+    return count_collapsed(block.softmax(1).numpy())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,8 @@ from mlmcgrad.kernels.base import (
     take,
     tensors_in,
 )
+from mlmcgrad.kernels.groups import Floats, Integers
+from mlmcgrad.measure import pick
 from mlmcgrad.ranges import whole
 from mlmcgrad.store import Remembered
 
@@ -117,24 +120,31 @@ def insert(chunks: list[Tensor], start: Tensor, where: Tensor) -> Tensor:
     if not chunks:
         return start
     drawn = torch.cat(chunks)
+    check_alike(drawn, start)
+    given = where.cpu().numpy()
+    order = np.empty(len(given), dtype=np.int64)
+    order[given], order[~given] = np.arange(len(start)), len(start) + np.arange(len(drawn))
+    return pick(torch.cat([start.to(drawn.device), drawn]), torch.from_numpy(order))
+
+
+def check_alike(drawn: Tensor, start: Tensor) -> None:
+    """Refuse candidates of x0 that do not look like draws."""
     if drawn.shape[1:] != start.shape[1:] or drawn.dtype != start.dtype:
         raise ValueError(
             f"x0 must look like a draw of propose, {drawn.dtype} of shape (chains, "
             f"{', '.join(map(str, drawn.shape[1:]))}), got {start.dtype} of row shape "
             f"{tuple(start.shape[1:])}"
         )
-    both = drawn.new_empty((len(where), *drawn.shape[1:]))
-    both[where], both[~where] = start.to(drawn.device), drawn
-    return both
 
 
-def usable(log_w: Tensor) -> tuple[Tensor, int]:
-    """Log weights with −∞ for those that are NaN or +∞, and how many these are."""
-    bad = ~(log_w < torch.inf)
-    return log_w.masked_fill(bad, -torch.inf), int(bad.sum())
+def usable(log_w: Tensor) -> tuple[Floats, int]:
+    """Log weights with −∞ for those that are NaN or +∞, on the host, and how many these are."""
+    values = log_w.cpu().numpy()
+    bad = ~(values < np.inf)
+    return np.where(bad, -np.inf, values), int(np.count_nonzero(bad))
 
 
-def check_alive(log_w: Tensor, chains: Tensor, what: str) -> None:
+def check_alive(log_w: Floats, chains: Integers, what: str) -> None:
     """Refuse chains without any weight.
 
     Args:
@@ -142,17 +152,19 @@ def check_alive(log_w: Tensor, chains: Tensor, what: str) -> None:
         chains: their numbers.
         what: what has no weight.
     """
-    dead = log_w == -torch.inf
-    if bool(dead.any()):
+    dead = log_w == -np.inf
+    if dead.any():
         raise FloatingPointError(
-            f"log_weight is −inf (or NaN) for {what} of {int(dead.sum())} chains (chain "
-            f"{int(chains[dead.nonzero()[0, 0]])} is one of them), so there is nothing to select; "
+            f"log_weight is −inf (or NaN) for {what} of {dead.sum()} chains (chain "
+            f"{chains[dead.argmax()]} is one of them), so there is nothing to select; "
             "use a proposal that covers the target, more candidates, or an x0 inside the support"
         )
 
 
-def count_collapsed(block: Tensor) -> int:
-    """In how many blocks, (chains, k), one of several candidates has nearly all of the weight."""
-    if block.shape[1] == 1:
-        return 0
-    return int((block.softmax(1).amax(1) > _NEARLY_ALL).sum())
+def count_collapsed(share: Floats) -> int:
+    """In how many blocks one of several candidates has nearly all of the weight.
+
+    Args:
+        share: normalised weights, (chains, k).
+    """
+    return int((share > _NEARLY_ALL).sum()) if share.shape[1] > 1 else 0

@@ -18,18 +18,22 @@ A long chain can be cut into parts: what a part needs of the one before is p, th
 may still be kept, with their weights and probabilities.
 
 Chains of all lengths are one flat list (`Draws`), sorted by length, so that nothing is padded: the
-chains that are still running after p steps are the last ones.
+chains that are still running after p steps are the last ones. They are on the host, wherever the
+model is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from mlmcgrad.kernels.groups import uniforms
+from mlmcgrad.measure import pick
 
 # A draw that is kept with a smaller probability is forgotten between two parts of a chain.
 _NEGLIGIBLE = 2.0**-64
@@ -73,7 +77,7 @@ class Draws:
     @cached_property
     def step(self) -> Tensor:
         """Number of the step that each block belongs to, (blocks,), counted from 1."""
-        return 1 + (self.block - self.first[self.chain] - self.starts) // self.fresh
+        return 1 + (self.block - pick(self.first, self.chain) - self.starts) // self.fresh
 
     @property
     def starting(self) -> Tensor:
@@ -83,12 +87,12 @@ class Draws:
     @cached_property
     def start(self) -> Tensor:
         """Log weights of the starting states, the first of each chain, (chains,)."""
-        return self.log_w[self.first]
+        return pick(self.log_w, self.first)
 
     @cached_property
     def new(self) -> Tensor:
         """Log weights of the fresh candidates, (blocks, k−1)."""
-        return self.log_w[self._fresh]
+        return pick(self.log_w, self._fresh.flatten()).reshape(self._fresh.shape)
 
     def spread(self, values: Tensor) -> Tensor:
         """One number for each draw, (draws,), from those of the blocks, (blocks, k−1), and 0."""
@@ -118,8 +122,7 @@ def sampled(draws: Draws, weights: Tensor, generator: torch.Generator) -> Select
         weights: weight of each step in the estimator, (blocks,) float64.
         generator: source of the randomness: two uniforms for each step.
     """
-    options: Any = {"dtype": weights.dtype, "device": weights.device, "generator": generator}
-    choice, leave = torch.rand(2, len(weights), **options)
+    choice, leave = uniforms(generator, 2, len(weights))
     return choose_sampled(draws, weights, choice, leave)[0]
 
 
@@ -134,38 +137,44 @@ def choose_sampled(
     log_sum, share = _block(draws.new)
     # The candidate that a step would move to does not depend on the kept state: all at once.
     picked = draws.block + _pick(share, choice)
-    # Step by step instead of chain by chain, so that each step is a slice.
-    order = draws.step.argsort(stable=True)
-    running = draws.step.bincount()[1:].tolist()  # chains at each step
-    stay, holder = torch.empty_like(leave), torch.empty_like(picked)
-    columns = (*(c[order] for c in (log_sum, picked, draws.log_w[picked], leave)), stay, holder)
-    kept, log_kept, ended = draws.first, draws.start, []
-    for block_sum, candidate, log_candidate, uniform, staying, holding in _rows(columns, running):
-        finished = len(kept) - len(candidate)
+    # leave ≥ sigmoid(log w_s − log S) is log w_s ≤ logit(leave) + log S: what is left to do step by
+    # step are comparisons, which NumPy makes in a third of the time.
+    bar = leave.logit() + log_sum
+    order = draws.step.argsort(stable=True)  # step by step, so that each step is a slice
+    holder, kept = _follow(draws, *(pick(c, order) for c in (bar, picked)))
+    log_kept = pick(draws.log_w, holder)
+    stay = torch.empty_like(leave)
+    stay[order] = torch.sigmoid(log_kept - pick(log_sum, order))
+    coefficient = draws.spread((weights * (1.0 - stay))[:, None] * share)
+    coefficient.index_add_(0, holder, pick(weights * stay, order))
+    moves = float((log_kept <= pick(bar, order)).sum())
+    return Selection(coefficient, kept, moves), stay
+
+
+def _follow(draws: Draws, bar: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
+    """The draw that is kept before each step, (blocks,), step by step; and at the end, (chains,).
+
+    Args:
+        draws: the candidates.
+        bar: the largest log weight that is left in a step, (blocks,), step by step.
+        candidate: the draw that a step moves to, in the same order.
+    """
+    bars, candidates, log_w = bar.numpy(), candidate.numpy(), draws.log_w.numpy()
+    log_candidates, holder = log_w[candidates], np.empty_like(candidates)
+    kept = draws.first.numpy()
+    log_kept, ended, begin = log_w[kept], [], 0
+    for running in draws.step.bincount()[1:].tolist():
+        finished = len(kept) - running
         if finished:
             ended.append(kept[:finished])
             kept, log_kept = kept[finished:], log_kept[finished:]
-        torch.sigmoid(log_kept - block_sum, out=staying)
-        holding.copy_(kept)
-        moved = uniform >= staying
-        kept = torch.where(moved, candidate, kept)
-        log_kept = torch.where(moved, log_candidate, log_kept)
-    held = weights[order] * stay
-    stay = torch.empty_like(stay).index_copy_(0, order, stay)
-    coefficient = draws.spread((weights * (1.0 - stay))[:, None] * share)
-    coefficient.index_add_(0, holder, held)
-    moves = float((leave >= stay).sum())
-    return Selection(coefficient, torch.cat([*ended, kept]), moves), stay
-
-
-def _rows(columns: tuple[Tensor, ...], counts: list[int]) -> Iterator[tuple[Tensor, ...]]:
-    """Cut columns into pieces of these sizes; of long ones not all pieces exist at a time."""
-    begin = 0
-    for i in range(0, len(counts), 1024):
-        sizes = counts[i : i + 1024]
-        end = begin + sum(sizes)
-        yield from zip(*(c[begin:end].split(sizes) for c in columns), strict=True)
-        begin = end
+        rows = slice(begin, begin + running)
+        holder[rows] = kept
+        moved = log_kept <= bars[rows]
+        kept = np.where(moved, candidates[rows], kept)
+        log_kept = np.where(moved, log_candidates[rows], log_kept)
+        begin += running
+    return torch.from_numpy(holder), torch.from_numpy(np.concatenate([*ended, kept]))
 
 
 def rao_blackwell(draws: Draws, weights: Tensor, generator: torch.Generator) -> Selection:
@@ -186,7 +195,7 @@ def rao_blackwell(draws: Draws, weights: Tensor, generator: torch.Generator) -> 
         log_w = draws.log_w[begin : begin + chains * m].reshape(chains, m)
         weight = weights[block : block + steps].reshape(chains, length)
         law, coefficient, moved = _averaged(log_w, known[chain : chain + chains], weight)
-        u = torch.rand(chains, dtype=law.dtype, device=law.device, generator=generator)
+        u = uniforms(generator, chains)
         coefficients.append(coefficient.flatten())
         laws.append(law.flatten())
         kept.append(_pick(law, u))
