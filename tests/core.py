@@ -14,7 +14,18 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "mlmcgrad"
-EXTRAS = ("filelock", "jinja2", "matplotlib", "PIL", "rich", "scipy", "sklearn", "tyro")
+EXTRAS = (
+    "filelock",
+    "formulae",
+    "jinja2",
+    "matplotlib",
+    "pandas",
+    "PIL",
+    "rich",
+    "scipy",
+    "sklearn",
+    "tyro",
+)
 FOLDERS = ("estimators", "kernels", "optim", "theory", "problems", "diagnostics", "iwae")
 # Each runs in seconds; what takes minutes does not depend on what is installed.
 TESTS = (

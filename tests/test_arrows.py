@@ -13,7 +13,7 @@ LAYERS = [
     {"backward", "problems"},
     {"estimate"},
     {"gradient"},
-    {"diagnostics", "iwae"},
+    {"diagnostics", "iwae", "mixed"},
     {"training"},
     {"experiments"},
     {"cli"},

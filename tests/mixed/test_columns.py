@@ -1,0 +1,126 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mlmcgrad.mixed.columns import Column, coerce, describe, frame, groups, select
+
+
+def test_data_come_from_frames_dicts_and_files(tmp_path: Path) -> None:
+    expected = pd.DataFrame({"x": [1, 2], "g": ["a", "b"]})
+    path = tmp_path / "data.csv"
+    expected.to_csv(path, index=False)
+    assert frame(expected) is expected
+    for data in ({"x": [1, 2], "g": ["a", "b"]}, path, str(path)):
+        pd.testing.assert_frame_equal(frame(data), expected)
+
+
+def test_what_is_no_table(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"must be a pandas DataFrame, a dict .* got list"):
+        frame([1, 2])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the dict is not a table"):
+        frame({"x": [1, 2], "y": [1]})
+    with pytest.raises(FileNotFoundError, match="there is no file 'nothing"):
+        frame("nothing.csv")
+    path = tmp_path / "empty.csv"
+    path.write_text("")
+    with pytest.raises(ValueError, match=r"empty\.csv' is not a table: No columns"):
+        frame(path)
+
+
+def test_unknown_columns() -> None:
+    data = pd.DataFrame([[1, 2, 3]], columns=["age", "age", "urban"])
+    with pytest.raises(ValueError, match=r"no column 'urbna', .* did you mean 'urban'?"):
+        select(data, {"urbna"})
+    with pytest.raises(ValueError, match="data has 2 columns called 'age'; rename"):
+        select(data, {"age"})
+    with pytest.raises(ValueError, match="'Intercept' is the name of the intercept; rename"):
+        select(pd.DataFrame({"Intercept": [1]}), {"Intercept"})
+    wide = pd.DataFrame({f"v{i}": [0] for i in range(9)})
+    with pytest.raises(ValueError, match="'v4' and 4 more"):
+        select(wide, {"x"})
+
+
+@pytest.mark.parametrize(
+    ("values", "column"),
+    [
+        (pd.Series([1, 2]), Column(True)),
+        (pd.Series([0.5, 2.0]), Column(True)),
+        (pd.Series([True, False]), Column(True)),
+        (pd.Series([1, 2], dtype="Int64"), Column(True)),
+        (pd.Series([1, 2.5], dtype=object), Column(True)),
+        (pd.Series(["b", "a"]), Column(False, ("a", "b"))),
+        (pd.Series(["b", "a"], dtype=object), Column(False, ("a", "b"))),
+        (pd.Series(pd.Categorical(["b", "a"], ["b", "c", "a"])), Column(False, ("b", "a"))),
+        (pd.Series(pd.Categorical([3, 1])), Column(False, (1, 3))),
+        (pd.Series(pd.cut([0.5, 1.5], [0, 1, 2])), Column(False, ("(0, 1]", "(1, 2]"))),
+    ],
+)
+def test_numbers_and_levels(values: Any, column: Column) -> None:
+    assert describe(values, coded=False) == column
+    coded = coerce(values, column)
+    if column.number:
+        assert coded.dtype in (np.int64, np.float64)
+    else:
+        assert list(coded.cat.categories) == list(column.levels)
+        assert list(coded.astype(str)) == list(values.astype(str))
+
+
+def test_numbers_that_are_coded_have_levels() -> None:
+    assert describe(pd.Series([3, 1, 3]), coded=True) == Column(True, (1, 3))
+    with pytest.raises(
+        ValueError, match=r"'c' has the level 2\.0, which the data of the fit do not"
+    ):
+        coerce(pd.Series([1.0, 2.0], name="c"), Column(True, (1, 3)))
+
+
+def test_columns_that_do_not_fit() -> None:
+    with pytest.raises(ValueError, match="neither numbers nor text, such as 1 "):
+        describe(pd.Series(["a", 1], name="x"), coded=False)
+    with pytest.raises(ValueError, match="neither numbers nor text, such as"):
+        describe(pd.Series(pd.to_datetime(["2020-01-01"])), coded=False)
+    with pytest.raises(ValueError, match="neither numbers nor text, such as"):
+        describe(pd.Series([1j]), coded=False)
+    lists = pd.Series([[1], [2]], name="x")
+    with pytest.raises(ValueError, match=r"such as \[1\] "):
+        describe(lists, coded=False)
+    with pytest.raises(ValueError, match=r"such as \[1\] "):
+        coerce(lists, Column(False, ("a", "b")))
+    with pytest.raises(ValueError, match=r"such as \[1\] "):
+        groups(lists.to_frame(), ["x"])
+    with pytest.raises(
+        ValueError, match="'x' must hold numbers as in the data of the fit, got 'a'"
+    ):
+        coerce(pd.Series(["a"], name="x"), Column(True))
+    with pytest.raises(ValueError, match=r"'x' has the level 'c', .* only 'a', 'b'; leave out"):
+        coerce(pd.Series(["a", "c"], name="x"), Column(False, ("a", "b")))
+    with pytest.raises(ValueError, match="'x' must be finite, got inf in row 1"):
+        coerce(pd.Series([0.0, np.inf], name="x"), Column(True))
+
+
+def test_groups() -> None:
+    data = pd.DataFrame(
+        {
+            "number": [10.0, 9.0, 10.0, np.nan],
+            "text": ["b", "a", "b", "a"],
+            "order": pd.Categorical(["z", "a", None, "z"], ["z", "a", "unused"]),
+        }
+    )
+    for names, labels, index in (
+        (["number"], ("9", "10"), [1, 0, 1, -1]),
+        (["text"], ("a", "b"), [1, 0, 1, 0]),
+        (["order"], ("z", "a"), [0, 1, -1, 0]),
+        (["text", "order"], ("a:z", "a:a", "b:z"), [2, 1, -1, 0]),
+        (["number", "text", "order"], ("9:a:a", "10:b:z"), [1, 0, -1, -1]),
+    ):
+        found, where = groups(data, names)
+        assert (found, where.tolist()) == (labels, index)
+    assert groups(data[:0], ["text"])[0] == ()
+
+
+def test_groups_with_equal_labels() -> None:
+    data = pd.DataFrame({"a": ["x:y", "x"], "b": ["z", "y:z"]})
+    with pytest.raises(ValueError, match="different groups of 'a:b' have the same label; rename"):
+        groups(data, ["a", "b"])

@@ -1,0 +1,132 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlmcgrad.mixed.formula import Formula, parse
+
+
+def _fixed(text: str) -> list[str]:
+    return [term.name for term in parse(text).fixed]
+
+
+def _bars(formula: Formula) -> list[tuple[list[str], list[str]]]:
+    return [
+        ([term.name for term in bar.terms], [":".join(factor) for factor in bar.factors])
+        for bar in formula.bars
+    ]
+
+
+def test_fixed_effects() -> None:
+    assert _fixed("y ~ x + (1 | g)") == ["Intercept", "x"]
+    assert _fixed("y ~ (1 | g)") == ["Intercept"]
+    assert _fixed("y ~ 0 + x + (1 | g)") == ["x"]
+    assert _fixed("y ~ (1 | g) + x - 1") == ["x"]
+    assert _fixed("y ~ 0 + x + (1 | g) + 1") == ["Intercept", "x"]
+    assert _fixed("y ~ a*b + (1 | g)") == ["Intercept", "a", "b", "a:b"]
+    assert _fixed("y ~ (a + b)**2 + {x ** 2} + (1 | g)") == [
+        "Intercept",
+        "a",
+        "b",
+        "a:b",
+        "I(x ** 2)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("term", "bars"),
+    [
+        ("(1 | g)", [(["Intercept"], ["g"])]),
+        ("(x | g)", [(["Intercept", "x"], ["g"])]),
+        ("(1 + x | g)", [(["Intercept", "x"], ["g"])]),
+        ("(0 + x | g)", [(["x"], ["g"])]),
+        ("(-1 + x | g)", [(["x"], ["g"])]),
+        ("(x - 1 | g)", [(["x"], ["g"])]),
+        ("((x + z) | g)", [(["Intercept", "x", "z"], ["g"])]),
+        ("(1 | g) + (0 + x | g)", [(["Intercept"], ["g"]), (["x"], ["g"])]),
+        ("(1 | a/b)", [(["Intercept"], ["a", "a:b"])]),
+        ("(1 | a/b/c)", [(["Intercept"], ["a", "a:b", "a:b:c"])]),
+        ("(x | a:b)", [(["Intercept", "x"], ["a:b"])]),
+        ("(1 | g + h)", [(["Intercept"], ["g", "h"])]),
+        ("(a*x | g)", [(["Intercept", "a", "x", "a:x"], ["g"])]),
+    ],
+)
+def test_random_effects(term: str, bars: list[tuple[list[str], list[str]]]) -> None:
+    assert _bars(parse(f"y ~ z + {term}")) == bars
+
+
+def test_columns() -> None:
+    formula = parse("y ~ log(x) + C(c) + `a b`:z + offset(w) + (1 + T(v, ref='k') | g:h)")
+    assert formula.predictors == {"x", "c", "a b", "z", "w", "v"}
+    assert formula.coded == {"c", "v"}
+    assert formula.grouping == {"g", "h"}
+    assert len(formula.offsets) == 1
+    assert parse("y ~ C(c, Sum) + (1 | g)").predictors == {"c"}
+
+
+def test_responses() -> None:
+    for text in ("proportion(y, n)", "prop(y, n)", "p(y, n)", "y | trials(n)", "(y | trials(n))"):
+        response = parse(f"{text} ~ x + (1 | g)").response
+        assert response.columns == {"y"}
+        assert response.trial_columns == {"n"}
+        assert response.text == text
+    for text in ("use['yes']", "use[yes]", "binary(use, 'yes')", "B(use, success='yes')"):
+        assert parse(f"{text} ~ x + (1 | g)").response.level == "yes"
+    assert parse("y | trials(n + m) ~ (1 | g)").response.trial_columns == {"n", "m"}
+    assert parse("y | trials(5) ~ (1 | g)").response.trial_columns == frozenset()
+    assert parse("np.log(y) ~ (1 | g)").response.columns == {"y"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "formula must be a string"),
+        ("y ~ x", r"no grouping term such as \(1 \| g\).*GLM.*statsmodels"),
+        ("y ~ x z + (1 | g)", "'z' was not expected there; join terms with +"),
+        ("y ~ x + 1 | g", "put brackets around"),
+        ("y ~ x + (x || g)", r"\|\| is not known.*\(1 \| g\) \+ \(0 \+ x \| g\)"),
+        ("y ~ x ** 2 + (1 | g)", r"write \{x \*\* 2\}"),
+        ("y ~ 2 + (1 | g)", "only 0 and 1 are terms.*got 2"),
+        ("y ~ True + (1 | g)", "only 0 and 1 are terms.*got True"),
+        ("y ~ x * (1 | g)", "cannot be part of another term; add it"),
+        ("y ~ x - (1 | g)", "cannot be part of another term; add it"),
+        ("y ~ lgo(x) + (1 | g)", r"calls lgo\(\).*did you mean 'log'"),
+        ("y ~ np.mean(x) + (1 | g)", r"calls np.mean\(\).*compute it as a column first"),
+        ("y ~ poly(x, 2) + (1 | g)", r"calls poly\(\)"),
+        ("y ~ C(x > 3) + (1 | g)", r"C\(\) takes the name of a column"),
+        ("y ~ x + (1 | g", r"Expect '\)'"),
+        ("y ~ x + (1 | log(g))", r"grouping factor is a column.*got log\(g\)"),
+        ("y ~ x + (1 | 1)", "grouping factor is a column"),
+        ("y ~ x + (1 | 0)", "no grouping factor"),
+        ("y ~ _x + (1 | g)", "Unexpected character: _; .*`…`"),
+        ("y ~ `x + (1 | g)", "string index out of range"),
+        ("x + (1 | g)", "it has no response"),
+        ("y ~ 0 + (1 | g)", "it has no fixed effects; keep the intercept"),
+        ("y ~ x + (0 | g)", r"has no effects; write \(1 \| g\)"),
+        ("y ~ x ~ z", "more than one '~'"),
+        ("y | weights(n) ~ x + (1 | g)", r"allows \| trials\(n\) only"),
+        ("proportion(y) ~ x + (1 | g)", "needs two columns"),
+        ("binary(y) ~ x + (1 | g)", "names no level"),
+        ("1 ~ x + (1 | g)", "the response '1' is not a column"),
+        ("y + z ~ x + (1 | g)", r"the response 'y \+ z' is not a column"),
+        ("scale(y) ~ x + (1 | g)", r"calls scale\(\)"),
+        ("y ~ x[a] + (1 | g)", r"of the response only, got x\[…\]; write \{x == 'a'\}"),
+        ("y ~ x:offset(z) + (1 | g)", r"offset\(\) stands in a product"),
+        ("y ~ offset() + (1 | g)", r"offset\(\) takes one argument"),
+        ("y ~ offset(scale(x)) + (1 | g)", r"calls scale\(\)"),
+        ("y ~ offset(x | z) + (1 | g)", "binary expression of type 'PIPE'"),
+        ("y ~ -x + (1 | g)", "Unary negation"),
+        ("y ~ x + log(y) + (1 | g)", "the response 'y' is a term as well; leave it out"),
+    ],
+)
+def test_errors(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse(text)
+
+
+@given(st.integers(0, 40), st.sampled_from([*"()|+-~:*/,'`{}[] 01xy.^&", ""]), st.integers(0, 3))
+def test_a_typo_is_read_or_is_a_value_error(place: int, typed: str, deleted: int) -> None:
+    text = "y | trials(n) ~ a*x + scale(z) + (x | g/h)"
+    try:
+        parse(text[:place] + typed + text[place + deleted :])
+    except ValueError as error:
+        assert "\n" not in str(error)  # noqa: PT017
