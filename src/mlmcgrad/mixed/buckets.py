@@ -1,0 +1,80 @@
+"""The rows of each group side by side, so that all groups are worked on at once.
+
+Groups have different numbers of rows. They are put into buckets of similar size, and within a
+bucket filled up to the largest group with rows that are not there (`present` is 0): with at most
+`_EXACT` different sizes nothing is filled up, otherwise a group has at most twice its rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_EXACT = 6
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Groups of similar size: `g` of them with up to `n` rows, `p` fixed and `q` random columns."""
+
+    groups: Tensor  # (g,) int64: their numbers
+    rows: Tensor  # (g, n) int64: where their rows are in the data; a row that is not there: 0
+    x: Tensor  # (g, n, p)
+    z: Tensor  # (g, n, q)
+    y: Tensor  # (g, n)
+    trials: Tensor  # (g, n)
+    offset: Tensor  # (g, n)
+    present: Tensor  # (g, n): 1, or 0 for a row that is not there
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def select(self, which: Tensor | slice) -> Bucket:
+        """Some of the groups."""
+        return Bucket(*(tensor[which] for tensor in vars(self).values()))
+
+
+def buckets(
+    group: Tensor, count: int, x: Tensor, z: Tensor, y: Tensor, trials: Tensor, offset: Tensor
+) -> list[Bucket]:
+    """Put rows into buckets.
+
+    Args:
+        group: of each row, (rows,).
+        count: the number of groups; each has a row at least.
+        x: columns of the fixed effects, (rows, p).
+        z: columns of the random effects, (rows, q).
+        y: response, (rows,).
+        trials: (rows,).
+        offset: (rows,).
+    """
+    who = group.numpy()
+    order, sizes = who.argsort(kind="stable"), np.bincount(who, minlength=count)
+    first = sizes.cumsum() - sizes
+    kind = sizes
+    if len(np.unique(sizes)) > _EXACT:
+        kind = np.ceil(np.log2(sizes)).astype(np.int64)
+    found = []
+    for value in np.unique(kind):
+        groups = np.flatnonzero(kind == value)
+        n = int(sizes[groups].max())
+        present = np.arange(n) < sizes[groups, None]
+        place = np.where(present, first[groups, None] + np.arange(n), first[groups, None])
+        rows = torch.from_numpy(order[place])
+        there = torch.from_numpy(present)
+        found.append(
+            Bucket(
+                groups=torch.from_numpy(groups),
+                rows=torch.where(there, rows, 0),
+                x=x[rows],
+                z=z[rows],
+                y=y[rows],
+                trials=trials[rows],
+                offset=offset[rows],
+                present=there.double(),
+            )
+        )
+    return found

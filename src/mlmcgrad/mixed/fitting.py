@@ -1,0 +1,248 @@
+"""Fitting a mixed-effects model: the maximum of the exact likelihood."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mlmcgrad.estimators import Estimator
+from mlmcgrad.mixed.columns import Data
+from mlmcgrad.mixed.design import Design, build
+from mlmcgrad.mixed.families import Family
+from mlmcgrad.mixed.families import family as family_of
+from mlmcgrad.mixed.grouped import Grouped
+from mlmcgrad.mixed.likelihood import Likelihood
+from mlmcgrad.mixed.parameters import Layout
+from mlmcgrad.mixed.result import Factor, Fit, Live, Step
+from mlmcgrad.mixed.scale import Scale, scaled, start
+from mlmcgrad.mixed.search import State, certify, search
+from mlmcgrad.ranges import positive, whole
+
+_PATIENCE = 2.0  # seconds before progress is shown
+_NOISE, _NOTHING = 5.0, 1e-6
+_FARTHEST = 40.0  # a linear predictor beyond this fits the response of its row, whatever it is
+_SEPARATED = (
+    "the estimates grow without bound, so there is no maximum: some columns separate the responses "
+    "(a level, or a group, with equal responses only); leave out a column or join levels"
+)
+
+
+def fit(
+    formula: str,
+    data: Data,
+    family: str | Family,
+    *,
+    link: str | None = None,
+    seed: int = 0,
+    tolerance: float = 0.05,
+    iterations: int = 2000,
+    candidates: int = 8,
+    estimator: Estimator | None = None,
+    progress: bool | Callable[[Step], None] | None = None,
+) -> Fit:
+    """Maximise the exact likelihood of a mixed-effects model.
+
+    Args:
+        formula: for example "use ~ age + urban + (1 + urban | district)".
+        data: a pandas frame, a dict of columns, or the path of a CSV file. Rows with a missing
+            value in one of the formula's columns are left out.
+        family: bernoulli, binomial, poisson, negative_binomial, gaussian, gamma, or an object.
+        link: logit, probit or cloglog for the first two.
+        seed: of all randomness; the same seed gives the same fit.
+        tolerance: the largest Monte Carlo error of an estimate, in its standard errors.
+        iterations: at most so many.
+        candidates: draws of a block, see `grouped.py`.
+        estimator: how many blocks of draws a group has; by default without an end, so without bias.
+        progress: True shows a line on the terminal, False nothing; by default it is shown on a
+            terminal after two seconds. A function is called with every iteration.
+
+    Returns:
+        The fit. If it could not get there, `fit.problem` says why, and the fit is what it has.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> g = np.repeat(np.arange(40), 5)
+        >>> y = rng.poisson(np.exp(0.5 + rng.standard_normal(40)[g]))
+        >>> found = fit("y ~ 1 + (1 | g)", {"y": y, "g": g}, "poisson")
+        >>> found.certificate.holds
+        True
+    """
+    positive(tolerance, "tolerance")
+    whole(iterations, "iterations")
+    whole(candidates, "candidates", 2)
+    model = family_of(family, link)
+    design = build(formula, data)
+    model.check(design.y, design.trials)
+    begun = time.monotonic()
+    units, scale = scaled(design, model)
+    likelihood = _likelihood(units, model, estimator, candidates, seed)
+    theta = start(units, model, likelihood.layout)
+    report = _reporter(progress, design, begun)
+    state, path, problem = State(0, False, theta), [], None
+    farthest = _FARTHEST + 3.0 * likelihood.length(theta)
+    try:
+        for state in search(likelihood, theta, tolerance=tolerance, iterations=iterations):
+            path.append(_step(state, scale))
+            report(path[-1])
+            if likelihood.length(state.theta) > farthest:
+                problem = _SEPARATED
+                break
+        else:
+            problem = _too_short(state, tolerance, iterations)
+    except KeyboardInterrupt:
+        problem = f"interrupted after {len(path)} iterations; this is what there was"
+    report(None)
+    return _finish(design, model, likelihood, scale, state, tuple(path), problem, seed, begun)
+
+
+def _likelihood(
+    design: Design, family: Family, estimator: Estimator | None, candidates: int, seed: int
+) -> Likelihood:
+    generator = torch.Generator().manual_seed(seed)
+    if len(design.effects) > 1:
+        names = [effects.factor for effects in design.effects]
+        raise ValueError(f"formula has the grouping factors {names}; only one is possible so far")
+    return Grouped(design, family, estimator=estimator, candidates=candidates, generator=generator)
+
+
+def _too_short(state: State, tolerance: float, iterations: int) -> str | None:
+    """Why a search that used up its iterations, or ended, is not good enough."""
+    if not state.averaging:
+        return (
+            f"after {iterations} iterations the score is still larger than its noise; raise "
+            "iterations, or simplify the random effects"
+        )
+    if state.largest_noise > tolerance:
+        return (
+            f"after {iterations} iterations the Monte Carlo error is {state.largest_noise:.3f} "
+            f"standard errors, above the tolerance {tolerance}; raise iterations or candidates"
+        )
+    return None
+
+
+def _finish(
+    design: Design,
+    family: Family,
+    likelihood: Likelihood,
+    scale: Scale,
+    state: State,
+    path: tuple[Step, ...],
+    problem: str | None,
+    seed: int,
+    begun: float,
+) -> Fit:
+    """The fit from where the search has ended."""
+    layout = likelihood.layout
+    theta, notes = _on_the_boundary(layout, state)
+    if design.dropped:
+        notes = (f"{design.dropped} rows with missing values were left out", *notes)
+    information = state.information
+    if information is None:
+        information = likelihood.information(theta)
+    if not state.definite:
+        problem = problem or (
+            "the likelihood is flat in some direction, so standard errors mean little; the data "
+            "say nothing about one of the random effects: leave it out"
+        )
+    unknown = torch.full_like(information, torch.nan)
+    noise = unknown if state.noise is None else state.noise / state.averaged
+    certificate = None
+    if state.noise is not None and problem is None:
+        certificate = certify(likelihood, state)
+        if not certificate.holds:
+            problem = (
+                "the certificate does not hold: scores that had no part in the estimate put the "
+                "maximum elsewhere; lower the tolerance, or raise candidates"
+            )
+    value = likelihood.log_likelihood(theta)
+    factors = tuple(
+        Factor(e.factor, e.groups, e.terms, mean / size, covariance.diagonal(0, 1, 2).sqrt() / size)
+        for e, (mean, covariance), size in zip(
+            design.effects, likelihood.effects(theta), scale.columns, strict=True
+        )
+    )
+    covariance = scale.covariance(torch.linalg.pinv(information, hermitian=True))
+    return Fit(
+        coding=design.coding,
+        family=family,
+        factors=factors,
+        names=design.names,
+        layout=layout,
+        theta=scale.point(theta),
+        parameter_covariance=covariance,
+        monte_carlo_covariance=scale.covariance(noise),
+        certificate=certificate,
+        log_likelihood=(value.total + scale.log_volume, value.error),
+        problem=problem,
+        notes=notes,
+        rows=len(design.y),
+        iterations=state.iteration,
+        seconds=time.monotonic() - begun,
+        seed=seed,
+        path=path,
+        live=Live(design, likelihood, scale, theta),
+    )
+
+
+def _on_the_boundary(layout: Layout, state: State) -> tuple[Tensor, tuple[str, ...]]:
+    """θ with positive diagonals of Λ, 0 where they are no more than noise; and what was found."""
+    theta = layout.with_positive_diagonal(state.theta)
+    if state.noise is None:
+        return theta, ()
+    small = theta[layout.diagonal] < _NOISE * state.monte_carlo_errors[layout.diagonal] + _NOTHING
+    theta[layout.diagonal[small]] = 0.0
+    zero = layout.sds(theta) <= _NOTHING
+    notes = []
+    if bool(zero.any()):
+        notes.append(
+            "a standard deviation of random effects is 0: the data vary between groups no more "
+            "than chance; the model without it fits as well"
+        )
+    elif bool(small.any()):
+        notes.append(
+            "the covariance of the random effects is singular (a correlation of ±1): the data do "
+            "not support as many random effects"
+        )
+    return theta, tuple(notes)
+
+
+def _step(state: State, scale: Scale) -> Step:
+    noise = state.largest_noise if state.noise is not None else math.inf
+    return Step(state.iteration, state.averaging, scale.point(state.theta), noise)
+
+
+def _reporter(
+    progress: bool | Callable[[Step], None] | None, design: Design, begun: float
+) -> Callable[[Step | None], None]:
+    """What is called with every iteration, and with None at the end."""
+    if callable(progress):
+        call = progress
+        return lambda step: None if step is None else call(step)
+    if progress is False or (progress is None and not sys.stderr.isatty()):
+        return lambda step: None
+    shown = False
+
+    def show(step: Step | None) -> None:
+        nonlocal shown
+        if step is None:
+            if shown:
+                sys.stderr.write("\r\x1b[K")
+            return
+        if progress is None and time.monotonic() - begun < _PATIENCE:
+            return
+        shown = True
+        values = ", ".join(
+            f"{name} {value:.3g}"
+            for name, value in zip(design.names[:4], step.theta.tolist(), strict=False)
+        )
+        error = f", error {step.noise:.3f} standard errors" if math.isfinite(step.noise) else ""
+        sys.stderr.write(f"\r\x1b[Kiteration {step.iteration}: {values}{error}")
+        sys.stderr.flush()
+
+    return show
