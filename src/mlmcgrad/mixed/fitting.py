@@ -39,9 +39,9 @@ def fit(
     *,
     link: str | None = None,
     seed: int = 0,
-    tolerance: float = 0.05,
+    tolerance: float = 0.02,
     iterations: int = 2000,
-    candidates: int = 8,
+    candidates: int = 32,
     estimator: Estimator | None = None,
     progress: bool | Callable[[Step], None] | None = None,
 ) -> Fit:

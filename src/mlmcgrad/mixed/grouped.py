@@ -21,7 +21,7 @@ from mlmcgrad.mixed.score import scores
 _BATCH = 4096  # groups in a scoring step
 _DRAWS = 64  # of a group, times q², for the information; fewer of many groups
 _DRAWS_IN_ALL = 2**18
-_EXACT_DRAWS = 512  # of a group, for the log-likelihood
+_EXACT_DRAWS = 512  # of a group, times q², for the log-likelihood
 
 
 def everything(factor: float = 2**-1.5) -> MLMCSum:
@@ -50,7 +50,7 @@ class Grouped:
         family: Family,
         *,
         estimator: Estimator | None = None,
-        candidates: int = 8,
+        candidates: int = 32,
         generator: torch.Generator,
     ) -> None:
         (effects,) = design.effects
@@ -102,7 +102,8 @@ class Grouped:
             seed: of its random numbers, so that two models can have the same ones.
         """
         generator = self._generator if seed is None else torch.Generator().manual_seed(seed)
-        draws = max(32, min(_EXACT_DRAWS, 8 * _DRAWS_IN_ALL // sum(map(len, self._buckets))))
+        wanted = _EXACT_DRAWS * self.layout.random**2
+        draws = max(32, min(wanted, 8 * _DRAWS_IN_ALL // sum(map(len, self._buckets))))
         return log_likelihood(*self._model(theta), draws=draws, generator=generator)
 
     def effects(self, theta: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -32,7 +32,8 @@ _FLATTEST = 1e-8  # of an eigenvalue of I over the largest
 _FEWEST = 20  # iterations of an average
 _FALSE_ALARM, _WIDEST = 1e-3, 0.2
 _CALM = 2  # scoring steps in a row whose score is noise
-_LONGEST_STEP = 1.5  # of the linear predictor in a scoring step
+_LONGEST_STEP = 1.5  # of a linear predictor, in one step
+_MOST_SCORING = 40  # steps; groups that are all alike would never end them
 _MOVED = 0.1  # standard errors between θ̄ and where I is from, beyond which both are made anew
 _ROUNDING = 1e-3  # standard errors that are never called an error
 
@@ -114,15 +115,23 @@ def search(
 def _scoring(likelihood: Likelihood, theta: Tensor) -> Iterator[Tensor]:
     """Iterates of the first phase."""
     calm = 0
-    while calm < _CALM:
+    for _ in range(_MOST_SCORING):
         score, matrix = likelihood.adaptive(theta)
         # A column of Λ that is 0 has no score: it moves on the scale of the others.
         matrix = matrix + 1e-6 * matrix.diagonal().mean() * torch.eye(len(score)).to(matrix)
         step = torch.linalg.solve(matrix, score)
         # Under noise alone the mean of this is at most the number of parameters.
         calm = calm + 1 if float(score @ step) < 2.0 * len(theta) else 0
-        theta = theta + step * min(1.0, _LONGEST_STEP / likelihood.length(step))
+        theta = theta + _bounded(likelihood, step)
         yield theta
+        if calm == _CALM:
+            return
+
+
+def _bounded(likelihood: Likelihood, step: Tensor) -> Tensor:
+    """A step that moves no linear predictor too far."""
+    length = likelihood.length(step)
+    return step * (_LONGEST_STEP / length) if length > _LONGEST_STEP else step
 
 
 def _averaging(likelihood: Likelihood, theta: Tensor, tolerance: float) -> Iterator[State]:
@@ -132,7 +141,7 @@ def _averaging(likelihood: Likelihood, theta: Tensor, tolerance: float) -> Itera
     for n in count(1):
         score = likelihood.score(theta)
         seen.append((score, theta))
-        theta = theta + n**-_DECAY * (found.inverse @ score)
+        theta = theta + _bounded(likelihood, n**-_DECAY * (found.inverse @ score))
         bar = bar + (theta - bar) / n
         state = State(n, True, bar, found.matrix, None, n, found.definite)
         if n % _fewest(theta):
@@ -147,9 +156,10 @@ def _averaging(likelihood: Likelihood, theta: Tensor, tolerance: float) -> Itera
         if state.largest_noise <= tolerance:
             found = _information(likelihood, bar)
             noise = _noise(seen, bar, found)
-            yield State(n, True, bar, found.matrix, noise, n, found.definite)
-            return
+            state = State(n, True, bar, found.matrix, noise, n, found.definite)
         yield state
+        if state.largest_noise <= tolerance:
+            return
 
 
 class _Information(NamedTuple):
