@@ -19,6 +19,7 @@ from mlmcgrad.experiments.rates import settings as rates
 from mlmcgrad.experiments.reproduce import figures
 from mlmcgrad.experiments.scaling import run as scaling
 from mlmcgrad.runs import checkpoint
+from tests.mixed.test_published import SEEDS
 from tests.training import tiny
 
 TRAIN = (
@@ -34,6 +35,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "rates": ("rates", "--preset", "smoke", "--jobs", "1"),
     "reproduce": ("reproduce", "--preset", "smoke", *SMALL),
     "report": ("report",),
+    "fit": ("fit", str(SEEDS), "germinated ~ extract + (1 | plate)", "--family", "poisson"),
 }
 RESUMES = ("train", "scaling", "rates", "reproduce")
 MINE = {

@@ -61,6 +61,12 @@ SHORT: dict[str, dict[str, Tokens]] = {
     },
     "report": {"folders": ("reproduction",), "out": ("new",)},
     "data": {"dataset": ("digits",)},
+    "fit": {
+        "data": ("table.csv",),
+        "formula": ("y ~ x + (1 | g)",),
+        "family": ("bernoulli",),
+        "out": ("new",),
+    },
 }
 WRONG = ("abc", "", "ä", "1,2", "0x1p3")
 # By type: what may be right, and what is borderline or absurd.
@@ -168,6 +174,8 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "text.npz").write_text("to be, or not to be")
     for name, content in MATRICES.items():
         (folder / name).write_bytes(content)
+    rows = (f"{i % 3 % 2},{i % 7},{i % 5}\n" for i in range(60))
+    (folder / "table.csv").write_text("y,x,g\n" + "".join(rows))
     fabricated.write(
         folder / "reproduction", methods=("br", "mlmc"), seeds=1, iterations=20, pictures=False
     )

@@ -15,6 +15,7 @@ from rich.console import Console
 
 import mlmcgrad
 from mlmcgrad.cli.data import Data
+from mlmcgrad.cli.fit import Fit
 from mlmcgrad.experiments.bound.settings import Bound
 from mlmcgrad.experiments.demo.settings import Demo
 from mlmcgrad.experiments.rates.settings import Rates
@@ -24,6 +25,7 @@ from mlmcgrad.training.config import Config
 
 DESCRIPTION = "Multilevel Monte Carlo gradients through a Markov chain; --version: which version."
 COMMANDS: dict[str, tuple[type, str]] = {
+    "fit": (Fit, "cli.fit"),
     "reproduce": (Reproduce, "experiments.reproduce.run"),
     "data": (Data, "cli.data"),
     "demo": (Demo, "experiments.demo.run"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -18,11 +19,12 @@ from mlmcgrad.mixed.families import family as family_of
 from mlmcgrad.mixed.grouped import Grouped
 from mlmcgrad.mixed.likelihood import Likelihood
 from mlmcgrad.mixed.parameters import Layout
-from mlmcgrad.mixed.result import Factor, Fit, Live, Step
+from mlmcgrad.mixed.result import INTERRUPTED, Factor, Fit, Live, Step
 from mlmcgrad.mixed.scale import Scale, scaled, start
 from mlmcgrad.mixed.search import State, certify, search
 from mlmcgrad.ranges import positive, whole
 
+_MANY_ROWS = 50_000
 _PATIENCE = 2.0  # seconds before progress is shown
 _NOISE, _NOTHING = 5.0, 1e-6
 _FARTHEST = 40.0  # a linear predictor beyond this fits the response of its row, whatever it is
@@ -79,16 +81,30 @@ def fit(
     model = family_of(family, link)
     design = build(formula, data)
     model.check(design.y, design.trials)
+    with _threads(len(design.y)):
+        return _fit(design, model, seed, tolerance, iterations, candidates, estimator, progress)
+
+
+def _fit(
+    design: Design,
+    model: Family,
+    seed: int,
+    tolerance: float,
+    iterations: int,
+    candidates: int,
+    estimator: Estimator | None,
+    progress: bool | Callable[[Step], None] | None,
+) -> Fit:
     begun = time.monotonic()
     units, scale = scaled(design, model)
     likelihood = _likelihood(units, model, estimator, candidates, seed)
     theta = start(units, model, likelihood.layout)
-    report = _reporter(progress, design, begun)
+    report = _reporter(progress, begun)
     state, path, problem = State(0, False, theta), [], None
     farthest = _FARTHEST + 3.0 * likelihood.length(theta)
     try:
         for state in search(likelihood, theta, tolerance=tolerance, iterations=iterations):
-            path.append(_step(state, scale))
+            path.append(_step(state, scale, design.names))
             report(path[-1])
             if likelihood.length(state.theta) > farthest:
                 problem = _SEPARATED
@@ -96,9 +112,20 @@ def fit(
         else:
             problem = _too_short(state, tolerance, iterations)
     except KeyboardInterrupt:
-        problem = f"interrupted after {len(path)} iterations; this is what there was"
+        problem = f"{INTERRUPTED} after {len(path)} iterations; this is what there was"
     report(None)
     return _finish(design, model, likelihood, scale, state, tuple(path), problem, seed, begun)
+
+
+@contextmanager
+def _threads(rows: int) -> Iterator[None]:
+    """One thread for small data, where several only wait for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if rows < _MANY_ROWS else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _likelihood(
@@ -212,13 +239,13 @@ def _on_the_boundary(layout: Layout, state: State) -> tuple[Tensor, tuple[str, .
     return theta, tuple(notes)
 
 
-def _step(state: State, scale: Scale) -> Step:
+def _step(state: State, scale: Scale, names: tuple[str, ...]) -> Step:
     noise = state.largest_noise if state.noise is not None else math.inf
-    return Step(state.iteration, state.averaging, scale.point(state.theta), noise)
+    return Step(state.iteration, state.averaging, scale.point(state.theta), noise, names)
 
 
 def _reporter(
-    progress: bool | Callable[[Step], None] | None, design: Design, begun: float
+    progress: bool | Callable[[Step], None] | None, begun: float
 ) -> Callable[[Step | None], None]:
     """What is called with every iteration, and with None at the end."""
     if callable(progress):
@@ -237,12 +264,8 @@ def _reporter(
         if progress is None and time.monotonic() - begun < _PATIENCE:
             return
         shown = True
-        values = ", ".join(
-            f"{name} {value:.3g}"
-            for name, value in zip(design.names[:4], step.theta.tolist(), strict=False)
-        )
         error = f", error {step.noise:.3f} standard errors" if math.isfinite(step.noise) else ""
-        sys.stderr.write(f"\r\x1b[Kiteration {step.iteration}: {values}{error}")
+        sys.stderr.write(f"\r\x1b[Kiteration {step.iteration}: {step.text}{error}")
         sys.stderr.flush()
 
     return show

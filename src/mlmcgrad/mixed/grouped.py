@@ -73,7 +73,7 @@ class Grouped:
 
     def adaptive(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """The score and the outer products of the groups' scores; of many groups, some."""
-        count = sum(map(len, self._buckets))
+        count = self._groups
         if count <= _BATCH:
             found = self._scores(theta, self._buckets, self.proposals(theta))
             return found.sum(0), found.T @ found
@@ -91,7 +91,7 @@ class Grouped:
     def information(self, theta: Tensor) -> Tensor:
         """The observed information, (θ, θ)."""
         wanted = _DRAWS * self.layout.random**2
-        draws = max(32, min(wanted, _DRAWS_IN_ALL // sum(map(len, self._buckets))))
+        draws = max(32, min(wanted, _DRAWS_IN_ALL // self._groups))
         return information(*self._model(theta), draws=draws, generator=self._generator)
 
     def log_likelihood(self, theta: Tensor, seed: int | None = None) -> LogLikelihood:
@@ -102,13 +102,12 @@ class Grouped:
             seed: of its random numbers, so that two models can have the same ones.
         """
         generator = self._generator if seed is None else torch.Generator().manual_seed(seed)
-        wanted = _EXACT_DRAWS * self.layout.random**2
-        draws = max(32, min(wanted, 8 * _DRAWS_IN_ALL // sum(map(len, self._buckets))))
-        return log_likelihood(*self._model(theta), draws=draws, generator=generator)
+        return log_likelihood(*self._model(theta), draws=self._many(), generator=generator)
 
     def effects(self, theta: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Mean and covariance of the random effects of each group."""
-        return [posterior(*self._model(theta), draws=_DRAWS, generator=self._generator)]
+        draws, generator = self._many(), self._generator
+        return [posterior(*self._model(theta), draws=draws, generator=generator)]
 
     def length(self, step: Tensor) -> float:
         """How far a step of θ moves the linear predictor, of a group with u about 2."""
@@ -117,6 +116,15 @@ class Grouped:
             float((b.x @ beta).abs().max() + 2.0 * (b.z @ factor).norm(dim=-1).max())
             for b in self._buckets
         )
+
+    @property
+    def _groups(self) -> int:
+        return sum(map(len, self._buckets))
+
+    def _many(self) -> int:
+        """Draws of a group for a value without noise; fewer of many groups, whose errors cancel."""
+        wanted = _EXACT_DRAWS * self.layout.random**2
+        return max(32, min(wanted, 8 * _DRAWS_IN_ALL // self._groups))
 
     def proposals(self, theta: Tensor) -> list[Proposal]:
         """The proposals at θ, found from the modes of the last call."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from mlmcgrad.mixed.compare import Comparison
 
+INTERRUPTED = "interrupted"
 _NORMAL = 1.959963984540054  # the 97.5 % point
 
 
@@ -36,6 +37,13 @@ class Step:
     averaging: bool
     theta: Tensor
     noise: float  # largest Monte Carlo error in standard errors; infinite while it is not known
+    names: tuple[str, ...]  # of the fixed effects
+
+    @property
+    def text(self) -> str:
+        """The first few estimates."""
+        pairs = zip(self.names[:4], self.theta.tolist(), strict=False)
+        return ", ".join(f"{name} {value:.3g}" for name, value in pairs)
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,11 @@ class Fit:
     seed: int
     path: tuple[Step, ...] = field(default=(), repr=False)
     live: Live | None = field(default=None, repr=False)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the search was interrupted."""
+        return self.problem is not None and self.problem.startswith(INTERRUPTED)
 
     @property
     def formula(self) -> str:
