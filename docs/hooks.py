@@ -30,6 +30,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "diagnostics": ALL,
     "theory": ALL,
     "problems": ALL,
+    "mixed": ("fitting", "result", "compare", "search", "score", "proposal", "information", "design"),
+    "mixed.families": ALL,
     "iwae": ALL,
     "training": ("config", "loop"),
     "datasets": (

@@ -75,7 +75,7 @@ def _summary(fit: Fit) -> str:
     value, error = fit.log_likelihood
     lines = [
         f"Log-likelihood {value:.3f} ± {number(error, 2)}, AIC {fit.aic:.2f}, BIC {fit.bic:.2f}; "
-        f"{fit.iterations} iterations, {fit.seconds:.1f} s",
+        f"{fit.iterations} iterations",
         "Standard errors from the observed information (Louis' identity).",
     ]
     found = fit.certificate
