@@ -72,7 +72,7 @@ class Grouped:
         return self._scores(theta, self._buckets, self.proposals(theta)).sum(0)
 
     def adaptive(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """The score and the outer products of the groups' scores; of many groups, some."""
+        """The score and the outer products of the groups' scores; of many groups, of some."""
         count = self._groups
         if count <= _BATCH:
             found = self._scores(theta, self._buckets, self.proposals(theta))
@@ -81,7 +81,7 @@ class Grouped:
         for bucket in self._buckets:
             number = max(1, round(share * len(bucket)))
             chosen = torch.randperm(len(bucket), generator=self._generator)[:number]
-            some.append((bucket.select(chosen), len(bucket) / number))
+            some.append((bucket.select(chosen), share * len(bucket) / number))
         scale = torch.cat([torch.full((len(b),), f, dtype=theta.dtype) for b, f in some])[:, None]
         layout, family = self.layout, self._family
         parts = [bucket for bucket, _ in some]

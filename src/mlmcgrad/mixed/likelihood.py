@@ -52,7 +52,10 @@ class Likelihood(Protocol):
         """An unbiased estimate of the score, (θ,); calls are independent of each other."""
 
     def adaptive(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, from a part of the data if there are many, and a matrix A^{-1} for its step."""
+        """A score, of a part of the data if there are many, and a matrix A^{-1} for its step.
+
+        The matrix is at least the covariance of the score, up to its noise.
+        """
 
     def information(self, theta: Tensor) -> Tensor:
         """The observed information, (θ, θ), symmetric; of negligible Monte Carlo error."""

@@ -44,8 +44,8 @@ from mlmcgrad.mixed.families import Family
 from mlmcgrad.mixed.parameters import Layout
 from mlmcgrad.mixed.proposal import Proposal, predictor
 
-# Numbers (draws × rows) in memory at once.
-PART = 2**21
+# Numbers (draws × rows) that are worked on at once: they stay in the cache of a processor.
+PART = 2**18
 _LOG_2PI = math.log(2.0 * math.pi)
 
 
