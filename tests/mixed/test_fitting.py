@@ -156,6 +156,38 @@ def test_separation_is_said() -> None:
     assert "PROBLEM" in str(fit)
 
 
+@pytest.mark.parametrize("family", ["bernoulli", "poisson"])
+def test_equal_responses_have_no_maximum(family: str) -> None:
+    fit = mixed.fit(MODEL.formula, MODEL.data.assign(y=0), family)
+    assert fit.problem is not None
+    assert "without bound" in fit.problem
+    assert fit.certificate is None
+
+
+def test_groups_with_equal_responses_have_no_maximum() -> None:
+    data = MODEL.data.assign(y=MODEL.data["g"] % 2)
+    fit = mixed.fit("y ~ 1 + (1 | g)", data, "bernoulli")
+    assert fit.problem is not None
+    assert "without bound" in fit.problem
+
+
+def test_large_counts_are_no_separation() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.poisson(1e6 * np.exp(0.5 * rng.standard_normal(40)[MODEL.data["g"]]))
+    fit = mixed.fit("y ~ 1 + (1 | g)", MODEL.data.assign(y=y), "poisson")
+    assert fit.problem is None
+    assert fit.fixed["Intercept"] == pytest.approx(np.log(1e6), abs=0.5)
+
+
+@pytest.mark.parametrize("family", ["bernoulli", "gaussian"])
+def test_single_rows_tell_nothing(family: str) -> None:
+    data = MODEL.data.assign(g=range(200))
+    with pytest.raises(ValueError, match="one row in every group"):
+        mixed.fit(MODEL.formula, data, family)
+    counted = data.assign(y=np.random.default_rng(0).poisson(np.exp(data["x"])))
+    assert mixed.fit(MODEL.formula, counted, "poisson").problem is None
+
+
 def test_a_budget_that_is_too_small_is_said() -> None:
     fit = mixed.fit(MODEL.formula, MODEL.data, "bernoulli", iterations=2)
     assert fit.problem is not None

@@ -14,7 +14,7 @@ from torch import Tensor
 from mlmcgrad.estimators import Estimator
 from mlmcgrad.mixed.columns import Data
 from mlmcgrad.mixed.design import Design, build
-from mlmcgrad.mixed.families import Family
+from mlmcgrad.mixed.families import Bernoulli, Family, Gaussian
 from mlmcgrad.mixed.families import family as family_of
 from mlmcgrad.mixed.grouped import Grouped
 from mlmcgrad.mixed.likelihood import Likelihood
@@ -27,7 +27,7 @@ from mlmcgrad.ranges import positive, whole
 _MANY_ROWS = 50_000
 _PATIENCE = 2.0  # seconds before progress is shown
 _NOISE, _NOTHING = 5.0, 1e-6
-_FARTHEST = 40.0  # a linear predictor beyond this fits the response of its row, whatever it is
+_FARTHEST = 20.0  # a linear predictor so far beyond where it began fits any response of its row
 _SEPARATED = (
     "the estimates grow without bound, so there is no maximum: some columns separate the responses "
     "(a level, or a group, with equal responses only); leave out a column or join levels"
@@ -81,6 +81,7 @@ def fit(
     model = family_of(family, link)
     design = build(formula, data)
     model.check(design.y, design.trials)
+    _check_groups(design, model)
     with _threads(len(design.y)):
         return _fit(design, model, seed, tolerance, iterations, candidates, estimator, progress)
 
@@ -101,7 +102,7 @@ def _fit(
     theta = start(units, model, likelihood.layout)
     report = _reporter(progress, begun)
     state, path, problem = State(0, False, theta), [], None
-    farthest = _FARTHEST + 3.0 * likelihood.length(theta)
+    farthest = _FARTHEST + 2.0 * likelihood.length(theta)
     try:
         for state in search(likelihood, theta, tolerance=tolerance, iterations=iterations):
             path.append(_step(state, scale, design.names))
@@ -115,6 +116,17 @@ def _fit(
         problem = f"{INTERRUPTED} after {len(path)} iterations; this is what there was"
     report(None)
     return _finish(design, model, likelihood, scale, state, tuple(path), problem, seed, begun)
+
+
+def _check_groups(design: Design, family: Family) -> None:
+    """Refuse random effects of single rows, for families that have no scale of their own."""
+    for effects in design.effects:
+        alone = len(effects.groups) == len(design.y)
+        if alone and isinstance(family, (Bernoulli, Gaussian)):
+            raise ValueError(
+                f"the grouping factor {effects.factor!r} has one row in every group, and nothing "
+                f"in {family.name} data tells its random effects from chance; leave out its term"
+            )
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from mlmcgrad.mixed.families import Family, Gaussian
 from mlmcgrad.mixed.parameters import Layout
 
 _STEPS = 25
-_LARGEST = 8.0  # of a linear predictor that the search starts with
+_LARGEST = 8.0  # of a linear predictor that the search starts with, unless a response asks for it
 _RIDGE = 1e-6
 
 
@@ -82,16 +82,17 @@ def start(design: Design, family: Family, layout: Layout) -> Tensor:
     log_dispersion = torch.zeros((), dtype=torch.float64)
     target = (family.start(design.y, design.trials) - offset)[:, None]
     beta = torch.linalg.lstsq(x, target).solution[:, 0]
+    largest = max(_LARGEST, float(target.abs().max()))
     eye = torch.eye(x.shape[1], dtype=torch.float64)
     for _ in range(_STEPS):
-        eta = (x @ beta + offset).clamp(-_LARGEST, _LARGEST)
+        eta = (x @ beta + offset).clamp(-largest, largest)
         _, slope, curvature = family.slopes(eta, design.y, design.trials, log_dispersion)
         weighted = x.T @ (curvature[:, None] * x)
         step = torch.linalg.solve(weighted + _RIDGE * weighted.diagonal().mean() * eye, x.T @ slope)
         new = beta + step
-        largest = float((x @ new).abs().max())
-        if largest > _LARGEST:  # separation, or a bad step: as far as is reasonable
-            beta = new * (_LARGEST / largest)
+        reached = float((x @ new).abs().max())
+        if reached > largest:  # separation, or a bad step: as far as is reasonable
+            beta = new * (largest / reached)
             break
         beta = new
         if float(step.abs().max()) < 1e-6:
