@@ -1,0 +1,180 @@
+"""Several grouping factors: against the normal law in closed form, and brute-force quadrature."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from mlmcgrad.mixed.crossed import Crossed
+from mlmcgrad.mixed.design import build
+from mlmcgrad.mixed.families import family
+from mlmcgrad.mixed.joint import LARGEST, Joint
+from mlmcgrad.mixed.laplace import laplace
+from mlmcgrad.mixed.moving import Motion, moving_scores
+from mlmcgrad.mixed.search import certify, search
+from tests.chains import rng
+from tests.mixed.crossing import Binary, Normal, binary, normal, tensor
+from tests.statistics import mean_is
+
+AT = tensor(0.2, 0.4, 1.1, 0.3, 0.6, 0.8, -0.1)
+BINARY_AT = tensor(0.3, 0.5, 2.0, 1.2)
+
+
+@pytest.fixture(scope="module")
+def model() -> Normal:
+    return normal()
+
+
+@pytest.fixture(scope="module")
+def hard() -> Binary:
+    return binary(BINARY_AT)
+
+
+def crossed(model: Normal | Binary, **options: int) -> Crossed:
+    which = family("gaussian" if isinstance(model, Normal) else "bernoulli")
+    return Crossed(model.design, which, generator=rng(), **options)
+
+
+def gradient(model: Normal | Binary, theta: Tensor) -> Tensor:
+    return torch.autograd.functional.jacobian(model.log_likelihood, theta)
+
+
+def test_a_gaussian_score_is_exact(model: Normal) -> None:
+    likelihood = crossed(model)
+    exact = gradient(model, AT)
+    torch.testing.assert_close(likelihood.score(AT), exact, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(likelihood.adaptive(AT)[0], exact, rtol=1e-6, atol=1e-6)
+    # Planted bug: the second factor is left out.
+    without = AT.clone()
+    without[5] = 0.0
+    assert not torch.allclose(likelihood.score(without)[:5], exact[:5], rtol=0.1)
+
+
+def test_a_motion_from_elsewhere_makes_no_bias(model: Normal) -> None:
+    """Null: the mean is the exact score; false alarm 1e-5. States are exact, x ~ N(0, I)."""
+    joint = Joint(model.design, family("gaussian"))
+    approximation = laplace(joint, AT)
+    motion = Motion.at(joint, AT + 0.4, approximation.mode)
+    x = torch.randn(4000, joint.dimension, dtype=torch.float64, generator=rng())
+    found = moving_scores(joint, AT, approximation, motion, x)
+    assert mean_is(found, gradient(model, AT))
+    # Planted bug: the volume does not change with C.
+    trace = (motion.stretch.diagonal(dim1=1, dim2=2) / approximation.root.diagonal()).sum(1)
+    assert not mean_is(found - trace, gradient(model, AT))
+
+
+def test_gaussian_information_and_log_likelihood_are_exact(model: Normal) -> None:
+    likelihood = crossed(model)
+    exact = -torch.autograd.functional.hessian(model.log_likelihood, AT)
+    torch.testing.assert_close(likelihood.information(AT), exact, rtol=1e-4, atol=1e-3)
+    found = likelihood.log_likelihood(AT)
+    assert abs(found.total - float(model.log_likelihood(AT))) < 1e-9
+    assert found.error < 1e-9
+
+
+def test_gaussian_effects_are_the_best_predictions(model: Normal) -> None:
+    covariance, with_b = model.covariance(AT)
+    residual = model.design.y - model.design.fixed @ AT[:2]
+    prior = [torch.tensor([[1.21, 0.33], [0.33, 0.45]]).double(), torch.tensor([[0.64]]).double()]
+    for (mean, spread), cross, own in zip(crossed(model).effects(AT), with_b, prior, strict=True):
+        solved = torch.linalg.solve(covariance, cross)
+        torch.testing.assert_close(mean.reshape(-1), solved.T @ residual)
+        explained = (cross.T @ solved).reshape(len(mean), len(own), len(mean), len(own))
+        blocks = explained.diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+        torch.testing.assert_close(spread, own - blocks)
+
+
+def test_the_search_finds_the_maximum(model: Normal) -> None:
+    likelihood = crossed(model)
+    start = tensor(0.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0)
+    *_, state = search(likelihood, start, tolerance=0.05, iterations=200)
+    layout = likelihood.layout
+    exact = layout.with_positive_diagonal(model.maximum(state.theta))
+    apart = (layout.with_positive_diagonal(state.theta) - exact) / state.standard_errors
+    assert state.largest_noise <= 0.05
+    assert float(apart.abs().max()) < 0.1
+    assert certify(likelihood, state).holds
+
+
+def test_binary_scores_are_unbiased(hard: Binary) -> None:
+    """Null: their mean is that of quadrature; false alarm 1e-5."""
+    exact, likelihood = gradient(hard, BINARY_AT), crossed(hard)
+    assert mean_is(torch.stack([likelihood.score(BINARY_AT) for _ in range(100)]), exact)
+    # Planted bug: chains that have made no step, which are draws of Laplace's approximation.
+    joint = Joint(hard.design, family("bernoulli"))
+    approximation = laplace(joint, BINARY_AT)
+    motion = Motion.at(joint, BINARY_AT, approximation.mode)
+    x = torch.randn(20_000, joint.dimension, dtype=torch.float64, generator=rng())
+    assert not mean_is(moving_scores(joint, BINARY_AT, approximation, motion, x), exact)
+
+
+def test_binary_information_and_log_likelihood(hard: Binary) -> None:
+    """Null: their means are those of quadrature; false alarm 1e-5 each."""
+    likelihood = crossed(hard)
+    exact = -torch.autograd.functional.hessian(hard.log_likelihood, BINARY_AT)
+    found = torch.stack([likelihood.information(BINARY_AT) for _ in range(20)])
+    assert torch.equal(found, found.mT)
+    lower = torch.ones(4, 4).tril().bool()
+    assert mean_is(found[:, lower], exact[lower])
+    estimates = [likelihood.log_likelihood(BINARY_AT) for _ in range(20)]
+    values = torch.tensor([[estimate.total] for estimate in estimates]).double()
+    assert mean_is(values, hard.log_likelihood(BINARY_AT)[None])
+    # The error that is stated is the one there is, to a factor of two.
+    stated = torch.tensor([estimate.error for estimate in estimates]).double().mean()
+    assert 0.5 < float(values.std() / stated) < 2.0
+
+
+def test_binary_effects(hard: Binary) -> None:
+    """Mean and variance of b, those of quadrature to a few per cent of a standard deviation."""
+    u, log_weight = hard.points
+    share = (hard.log_joint(BINARY_AT, u) + log_weight).softmax(0)
+    mean = share @ u
+    sd = (share @ (u - mean).square()).sqrt()
+    scale = BINARY_AT[2:].repeat_interleave(torch.tensor([3, 2]))
+    found = crossed(hard).effects(BINARY_AT)
+    means = torch.cat([mean.reshape(-1) for mean, _ in found])
+    sds = torch.cat([covariance.reshape(-1) for _, covariance in found]).sqrt()
+    torch.testing.assert_close(means / scale, mean, rtol=0.0, atol=0.05)
+    torch.testing.assert_close(sds / scale, sd, rtol=0.1, atol=0.0)
+
+
+def test_the_same_seed_gives_the_same_log_likelihood(hard: Binary) -> None:
+    likelihood = crossed(hard)
+    first, second = (likelihood.log_likelihood(BINARY_AT, seed=3) for _ in range(2))
+    assert first.minus(second) == (0.0, 0.0)
+
+
+def test_a_nested_factor() -> None:
+    """(1 | a/b) as (1 | a) + (1 | a:b): the score of a standard deviation of 0 is 0."""
+    data = {
+        "y": [0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0],
+        "a": ["1", "1", "1", "1", "2", "2", "2", "2"],
+        "b": ["1", "1", "2", "2", "1", "1", "2", "2"],
+    }
+    design = build("y ~ 1 + (1 | a) + (1 | a:b)", data)
+    likelihood = Crossed(design, family("bernoulli"), generator=rng())
+    assert [tuple(mean.shape) for mean, _ in likelihood.effects(tensor(0.1, 1.0, 0.5))] == [
+        (2, 1),
+        (4, 1),
+    ]
+    scores = torch.stack([likelihood.score(tensor(0.1, 1.0, 0.0)) for _ in range(30)])
+    assert mean_is(scores[:, 2:], tensor(0.0))
+
+
+def test_length() -> None:
+    model = normal()
+    step = tensor(0.0, 0.0, 0.0, 0.0, 0.0, 0.3, 5.0)
+    assert crossed(model).length(step) == pytest.approx(0.6)
+
+
+def test_what_cannot_be_done_is_said(model: Normal) -> None:
+    with pytest.raises(ValueError, match="chains must be an integer ≥ 1, got 0"):
+        crossed(model, chains=0)
+    effects = model.design.effects
+    names = tuple(map(str, range(LARGEST)))
+    large = replace(model.design, effects=(replace(effects[0], groups=names), effects[1]))
+    with pytest.raises(ValueError, match=r"at most 3000 random effects .* got 6004 \(3000 × 2 of"):
+        Crossed(large, family("gaussian"), generator=rng())
+    with pytest.raises(ValueError, match=r"a grouping factor, got none; add \(1 \| g\)"):
+        Crossed(replace(model.design, effects=()), family("gaussian"), generator=rng())
