@@ -51,19 +51,6 @@ def test_a_gaussian_score_is_exact(model: Normal) -> None:
     assert not torch.allclose(likelihood.score(without)[:5], exact[:5], rtol=0.1)
 
 
-def test_a_motion_from_elsewhere_makes_no_bias(model: Normal) -> None:
-    """Null: the mean is the exact score; false alarm 1e-5. States are exact, x ~ N(0, I)."""
-    joint = Joint(model.design, family("gaussian"))
-    approximation = laplace(joint, AT)
-    motion = Motion.at(joint, AT + 0.4, approximation.mode)
-    x = torch.randn(4000, joint.dimension, dtype=torch.float64, generator=rng())
-    found = moving_scores(joint, AT, approximation, motion, x)
-    assert mean_is(found, gradient(model, AT))
-    # Planted bug: the volume does not change with C.
-    trace = (motion.stretch.diagonal(dim1=1, dim2=2) / approximation.root.diagonal()).sum(1)
-    assert not mean_is(found - trace, gradient(model, AT))
-
-
 def test_gaussian_information_and_log_likelihood_are_exact(model: Normal) -> None:
     likelihood = crossed(model)
     exact = -torch.autograd.functional.hessian(model.log_likelihood, AT)
@@ -120,23 +107,23 @@ def test_binary_information_and_log_likelihood(hard: Binary) -> None:
     estimates = [likelihood.log_likelihood(BINARY_AT) for _ in range(20)]
     values = torch.tensor([[estimate.total] for estimate in estimates]).double()
     assert mean_is(values, hard.log_likelihood(BINARY_AT)[None])
-    # The error that is stated is the one there is, to a factor of two.
+    # The error that is stated is the one there is, to a factor of three (χ², false alarm 1e-7).
     stated = torch.tensor([estimate.error for estimate in estimates]).double().mean()
-    assert 0.5 < float(values.std() / stated) < 2.0
+    assert 1.0 / 3.0 < float(values.std() / stated) < 3.0
 
 
 def test_binary_effects(hard: Binary) -> None:
-    """Mean and variance of b, those of quadrature to a few per cent of a standard deviation."""
+    """Null: means and variances of b are those of quadrature; false alarm 1e-5."""
     u, log_weight = hard.points
     share = (hard.log_joint(BINARY_AT, u) + log_weight).softmax(0)
-    mean = share @ u
-    sd = (share @ (u - mean).square()).sqrt()
     scale = BINARY_AT[2:].repeat_interleave(torch.tensor([3, 2]))
-    found = crossed(hard).effects(BINARY_AT)
-    means = torch.cat([mean.reshape(-1) for mean, _ in found])
-    sds = torch.cat([covariance.reshape(-1) for _, covariance in found]).sqrt()
-    torch.testing.assert_close(means / scale, mean, rtol=0.0, atol=0.05)
-    torch.testing.assert_close(sds / scale, sd, rtol=0.1, atol=0.0)
+    mean = share @ u
+    exact = torch.cat([scale * mean, scale.square() * (share @ (u - mean).square())])
+    likelihood, found = crossed(hard), []
+    for _ in range(20):
+        means, covariances = zip(*likelihood.effects(BINARY_AT), strict=True)
+        found.append(torch.cat([part.reshape(-1) for part in (*means, *covariances)]))
+    assert mean_is(torch.stack(found), exact)
 
 
 def test_the_same_seed_gives_the_same_log_likelihood(hard: Binary) -> None:

@@ -48,7 +48,9 @@ def laplace(joint: Joint, theta: Tensor, start: Tensor | None = None) -> Laplace
     mode, lower, _ = newton(joint, theta, start)
     # H = RRᵀ: C = R^{-ᵀ}.
     eye = torch.eye(joint.dimension, dtype=theta.dtype)
-    return Laplace(mode, torch.linalg.solve_triangular(lower.mT, eye, upper=True))
+    root = torch.linalg.solve_triangular(lower.mT, eye, upper=True)
+    # Row by row, in which order its products with states are several times as fast.
+    return Laplace(mode, root.contiguous())
 
 
 def newton(
