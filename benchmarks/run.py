@@ -32,6 +32,7 @@ NAMES = (
     "estimators",
     "optimizers",
     "overhead",
+    "mixed",
     "blackjax_chains",
 )
 
