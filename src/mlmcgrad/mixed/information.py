@@ -41,7 +41,7 @@ def information(
     """Louis' information of all groups at θ, (θ, θ), symmetric."""
     total = theta.new_zeros(layout.size, layout.size)
     for bucket, proposal in _parts(buckets, proposals, draws):
-        u, log_q = proposal.draw(1, draws, generator)
+        u, log_q = proposal.draw(torch.arange(len(bucket)), draws, generator)
         for i in range(layout.size):
             step = torch.zeros_like(theta)
             step[i] = _STEP * max(1.0, abs(float(theta[i])))
@@ -68,14 +68,15 @@ def log_likelihood(
     """The log-likelihood of each group, corrected for the bias of the logarithm of a mean."""
     values, deviations = [], []
     for bucket, proposal in _parts(buckets, proposals, draws):
-        u, log_q = proposal.draw(_BLOCKS, draws // _BLOCKS, generator)
-        log_joint, _, _ = evaluate(bucket, layout, family, theta, u)
-        log_w = log_joint - log_q
-        top = log_w.max(1, keepdim=True).values
-        w = (log_w - top).exp().reshape(len(bucket), _BLOCKS, -1).mean(2)
+        owner = torch.arange(len(bucket)).repeat_interleave(_BLOCKS)
+        u, log_q = proposal.draw(owner, draws // _BLOCKS, generator)
+        log_joint, _, _ = evaluate(bucket, layout, family, theta, u, owner)
+        log_w = (log_joint - log_q).reshape(len(bucket), _BLOCKS, -1)
+        top = log_w.amax((1, 2))
+        w = (log_w - top[:, None, None]).exp().mean(2)
         mean = w.mean(1)
         deviation = w / mean[:, None] - 1.0
-        values.append(top[:, 0] + mean.log() + 0.5 * deviation.var(1) / _BLOCKS)
+        values.append(top + mean.log() + 0.5 * deviation.var(1) / _BLOCKS)
         deviations.append(deviation)
     order = torch.cat([bucket.groups for bucket in buckets]).argsort()
     return LogLikelihood(torch.cat(values)[order], torch.cat(deviations)[order])
@@ -94,7 +95,7 @@ def posterior(
     """Mean and covariance of b = Λu given the data, (groups, q) and (groups, q, q)."""
     means, covariances = [], []
     for bucket, proposal in _parts(buckets, proposals, draws):
-        u, log_q = proposal.draw(1, draws, generator)
+        u, log_q = proposal.draw(torch.arange(len(bucket)), draws, generator)
         log_joint, _, _ = evaluate(bucket, layout, family, theta, u)
         c = (log_joint - log_q).softmax(1)[..., None]
         b = u @ layout.factor(theta).T

@@ -45,25 +45,31 @@ class Proposal:
     curvature: Tensor  # (g, n): W at the mode
     of_phi: Tensor  # (g, 1 + q, q): derivatives of ∂ log p/∂ log φ in u at the mode, see `score.py`
 
-    def select(self, which: Tensor) -> Proposal:
+    def select(self, which: Tensor | slice) -> Proposal:
         """Some of the groups."""
         return Proposal(*(tensor[which] for tensor in vars(self).values()))
 
     def draw(
-        self, blocks: int, candidates: int, generator: torch.Generator
+        self, owner: Tensor, candidates: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Independent blocks of draws for each group.
+        """Independent blocks of draws.
+
+        Args:
+            owner: the group of each block, (b,).
+            candidates: k, draws of a block.
+            generator: source of the randomness.
 
         Returns:
-            u, (g, blocks·k, q), and log q(u), (g, blocks·k), all constants included.
+            u, (b, k, q), and log q(u), (b, k), all constants included.
         """
-        g, q = self.mode.shape
-        shift = torch.rand(g, blocks, 1, q, dtype=torch.float64, generator=generator)
-        p = (shift + lattice(candidates, q)).frac().clamp(_LEAST, 1.0 - _LEAST)
-        t = quantile(p).reshape(g, -1, q)
-        u = self.mode[:, None] + t @ self.root.mT
-        log_volume = self.root.diagonal(dim1=1, dim2=2).log().sum(1)
-        log_q = (math.log(0.375) - 2.5 * torch.log1p(0.25 * t.square())).sum(-1)
+        mode, root = self.mode[owner], self.root[owner]
+        q = mode.shape[1]
+        shift = torch.rand(len(owner), 1, q, dtype=torch.float64, generator=generator)
+        p = (shift + lattice(candidates, q)).frac_().clamp_(_LEAST, 1.0 - _LEAST)
+        t = quantile(p)
+        u = torch.baddbmm(mode[:, None], t, root.mT)
+        log_volume = root.diagonal(dim1=1, dim2=2).log().sum(1) - q * math.log(0.375)
+        log_q = -2.5 * torch.log1p(0.25 * t.square()).sum(-1)
         return u, log_q - log_volume[:, None]
 
 

@@ -25,7 +25,9 @@ of k draws, the random number of blocks and their signs from `MLMCSum` (`kernels
 expectation is that of the longest ladder, whose bias falls like 1/(k·T); with an infinite
 truncation there is none.
 
-Groups with the same number of draws are worked on together.
+With V = (1, u) all this is linear in the moments Σ_j c_j r_j V_jᵀ and Σ_j c_j V_j V_jᵀ of a group.
+Blocks of draws are worked on all together, whatever the number that a group has of them, and the
+moments of a group are the sums of those of its blocks.
 """
 
 from __future__ import annotations
@@ -50,21 +52,40 @@ _LOG_2PI = math.log(2.0 * math.pi)
 
 
 def evaluate(
-    bucket: Bucket, layout: Layout, family: Family, theta: Tensor, u: Tensor
+    bucket: Bucket,
+    layout: Layout,
+    family: Family,
+    theta: Tensor,
+    u: Tensor,
+    owner: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Log p(y, u) of draws, (g, m); r, (g, m, n); slopes in log φ, (g, m), if there is φ."""
+    """Log p(y, u) of draws, (b, m); r, (b, m, n); slopes in log φ, (b, m), if there is φ.
+
+    Args:
+        bucket: the groups.
+        layout: of θ.
+        family: of the response.
+        theta: θ.
+        u: draws in blocks, (b, m, q).
+        owner: the group of each block, (b,); by default there is one block for each group.
+    """
     base, columns = predictor(bucket, layout, theta)
-    eta = base[:, None] + u @ columns.mT
+    y, trials, present = bucket.y, bucket.trials, bucket.present
+    if owner is not None:
+        base, columns, y, trials, present = (
+            tensor[owner] for tensor in (base, columns, y, trials, present)
+        )
+    eta = torch.baddbmm(base[:, None], u, columns.mT)
     log_dispersion = layout.log_dispersion(theta)
-    rows = (bucket.y[:, None], bucket.trials[:, None])
+    rows = (y[:, None], trials[:, None])
     value, slope, _ = family.slopes(eta, *rows, log_dispersion)
-    present = bucket.present[:, None]
     q = layout.random
-    log_joint = (value * present).sum(-1) - 0.5 * u.square().sum(-1) - 0.5 * q * _LOG_2PI
+    log_joint = (value @ present[..., None])[..., 0] - 0.5 * (u.square().sum(-1) + q * _LOG_2PI)
     of_dispersion = None
     if layout.dispersion:
-        of_dispersion = (family.dispersion_slope(eta, *rows, log_dispersion) * present).sum(-1)
-    return log_joint, slope * present, of_dispersion
+        each = family.dispersion_slope(eta, *rows, log_dispersion)
+        of_dispersion = (each @ present[..., None])[..., 0]
+    return log_joint, slope * present[:, None], of_dispersion
 
 
 def group_scores(
@@ -76,6 +97,7 @@ def group_scores(
     c: Tensor,
     slope: Tensor,
     of_phi: Tensor | None,
+    owner: Tensor | None = None,
 ) -> Tensor:
     """The mean score of each group, (g, θ).
 
@@ -84,30 +106,41 @@ def group_scores(
         proposal: what u was drawn from; its slopes need not be those of θ.
         layout: of θ.
         theta: θ.
-        u: draws, (g, m, q).
-        c: their coefficients, which sum to 1 in each group, (g, m).
-        slope: r, (g, m, n).
-        of_phi: slopes in log φ, (g, m).
+        u: draws in blocks, (b, m, q).
+        c: their coefficients, which sum to 1 in each group, (b, m).
+        slope: r, (b, m, n).
+        of_phi: slopes in log φ, (b, m).
+        owner: the group of each block, (b,); by default there is one block for each group.
     """
+    v = torch.cat([torch.ones_like(u[..., :1]), u], -1)
+    weighted = c[..., None] * v
+
+    def of_groups(blocks: Tensor) -> Tensor:
+        if owner is None:
+            return blocks
+        return blocks.new_zeros(len(bucket), *blocks.shape[1:]).index_add_(0, owner, blocks)
+
+    first = of_groups(slope.mT @ weighted)  # Σ c r Vᵀ, (g, n, 1 + q)
+    second = of_groups(weighted.mT @ v)  # Σ c V Vᵀ, (g, 1 + q, 1 + q)
     columns = bucket.z @ layout.factor(theta)  # ZΛ
     inverse = proposal.root @ proposal.root.mT  # H^{-1}
     gain = (proposal.curvature[..., None] * columns) @ inverse  # WZΛH^{-1}: (g, n, q)
     d = bucket.z.mT @ gain
-    mean_slope, mean_u = c[:, None] @ slope, c[:, None] @ u  # (g, 1, n), (g, 1, q)
-    rest = mean_slope @ columns - mean_u  # the mean of ∇f, as a row
-    of_beta = (mean_slope - rest @ gain.mT) @ bucket.x
-    rho = slope @ (bucket.z - columns @ d.mT) + u @ d.mT  # Zᵀr − D∇f, as rows
+    gradient = columns.mT @ first - second[:, 1:]  # Σ c ∇f Vᵀ, (g, q, 1 + q)
+    rest = gradient[..., :1]
+    of_beta = bucket.x.mT @ (first[..., :1] - gain @ rest)
     at_mode = bucket.z.mT @ proposal.slope[..., None]
-    of_factor = (c[..., None] * rho).mT @ u - d + at_mode @ (rest @ inverse)
+    of_factor = bucket.z.mT @ first[..., 1:] - d @ gradient[..., 1:] - d
+    of_factor = of_factor + at_mode @ (rest.mT @ inverse)
     row, column = layout.entries
-    parts = [of_beta[:, 0], of_factor[:, row, column]]
+    parts = [of_beta[..., 0], of_factor[:, row, column]]
     if of_phi is not None:
-        v, second = proposal.of_phi[:, :1], proposal.of_phi[:, 1:]
-        b = 0.5 * inverse @ second
-        gradient, moved = slope @ columns - u, u - proposal.mode[:, None]
-        quadratic = ((gradient @ b) * moved).sum(-1)
-        linear = (rest @ inverse @ v.mT)[:, 0, 0] + b.diagonal(dim1=1, dim2=2).sum(1)
-        parts.append(((c * (of_phi + quadratic)).sum(1) + linear)[:, None])
+        v_phi, second_phi = proposal.of_phi[:, :1], proposal.of_phi[:, 1:]
+        b = 0.5 * inverse @ second_phi
+        moved = gradient[..., 1:] - rest * proposal.mode[:, None]  # Σ c ∇f (u − m)ᵀ
+        linear = (v_phi @ inverse @ rest)[:, 0, 0] + b.diagonal(dim1=1, dim2=2).sum(1)
+        mean = of_groups((c * of_phi).sum(1))
+        parts.append((mean + (b * moved).sum((1, 2)) + linear)[:, None])
     return torch.cat(parts, 1)
 
 
@@ -134,27 +167,37 @@ def scores(
         generator: source of the randomness.
 
     Returns:
-        The scores, (groups, θ), in no particular order; and the number of draws.
+        The scores, (groups, θ), bucket by bucket; and the number of draws.
     """
     found, count = [], 0
     for bucket, proposal in zip(buckets, proposals, strict=True):
         plan = estimator.plan(len(bucket), None, generator)
         for which in _parts(plan.longest, candidates * bucket.y.shape[1]):
-            part, mine, here = plan.select(which), bucket.select(which), proposal.select(which)
-            blocks = int(part.longest[0])
-            u, log_q = here.draw(blocks, candidates, generator)
-            log_joint, slope, of_phi = evaluate(mine, layout, family, theta, u)
-            log_w = (log_joint - log_q).reshape(-1, candidates).numpy()
+            part, mine, here = plan, bucket, proposal
+            if which is not None:
+                part, mine, here = plan.select(which), bucket.select(which), proposal.select(which)
+            blocks = Blocks.of(part.longest.numpy())
+            owner = torch.from_numpy(blocks.chain)
+            u, log_q = here.draw(owner, candidates, generator)
+            log_joint, slope, of_phi = evaluate(mine, layout, family, theta, u, owner)
+            log_w = (log_joint - log_q).numpy()
             log_sum, share = shares(np.where(np.isnan(log_w), -np.inf, log_w))
-            weight, _ = block_weights(log_sum, Blocks.of(part.longest.numpy()), part)
-            c = torch.from_numpy(weight[:, None] * share).reshape(len(mine), -1)
-            found.append(group_scores(mine, here, layout, theta, u, c, slope, of_phi))
-            count += u.shape[0] * u.shape[1]
+            weight, _ = block_weights(log_sum, blocks, part)
+            c = torch.from_numpy(weight[:, None] * share)
+            found.append(group_scores(mine, here, layout, theta, u, c, slope, of_phi, owner))
+            count += c.numel()
     return torch.cat(found), count
 
 
-def _parts(lengths: Tensor, numbers: int) -> Iterator[Tensor]:
-    """Groups with equally many blocks, a bounded number of numbers at a time."""
-    for length in lengths.unique().tolist():
-        groups = (lengths == length).nonzero()[:, 0]
-        yield from groups.split(max(1, PART // (length * numbers)))
+def _parts(lengths: Tensor, numbers: int) -> Iterator[slice | None]:
+    """Groups in pieces of a bounded number of numbers; None is all of them."""
+    total = lengths.cumsum(0) * numbers
+    if int(total[-1]) <= PART:
+        yield None
+        return
+    # A piece ends with the group that crosses a multiple of PART.
+    piece = torch.div(total - lengths * numbers, PART, rounding_mode="floor")
+    begin = 0
+    for size in piece.unique_consecutive(return_counts=True)[1].tolist():
+        yield slice(begin, begin + size)
+        begin += size
