@@ -1,8 +1,9 @@
 """The rows of each group side by side, so that all groups are worked on at once.
 
 Groups have different numbers of rows. They are put into buckets of similar size, and within a
-bucket filled up to the largest group with rows that are not there (`present` is 0): with at most
-`_EXACT` different sizes nothing is filled up, otherwise a group has at most twice its rows.
+bucket filled up to the largest group with rows that are not there (`present` is 0). A bucket has a
+price, that of the calls which work on it, so the buckets are those with the smallest sum of prices
+and rows: small data are one bucket, and in large data little is filled up.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-_EXACT = 6
+_PRICE = 500  # of a bucket, in rows
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,8 @@ def buckets(
     who = group.numpy()
     order, sizes = who.argsort(kind="stable"), np.bincount(who, minlength=count)
     first = sizes.cumsum() - sizes
-    kind = sizes
-    if len(np.unique(sizes)) > _EXACT:
-        kind = np.ceil(np.log2(sizes)).astype(np.int64)
     found = []
+    kind = np.searchsorted(_ends(sizes), sizes)
     for value in np.unique(kind):
         groups = np.flatnonzero(kind == value)
         n = int(sizes[groups].max())
@@ -78,3 +78,20 @@ def buckets(
             )
         )
     return found
+
+
+def _ends(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The largest size in each bucket, ascending."""
+    each, counts = np.unique(sizes, return_counts=True)
+    total = np.concatenate([[0], counts.cumsum()])  # groups before each size
+    # least[i]: the smallest sum for the first i sizes, whose last bucket begins at first[i].
+    least, first = np.zeros(len(each) + 1), np.zeros(len(each) + 1, dtype=np.int64)
+    for i, size in enumerate(each.tolist(), start=1):
+        sums = least[:i] + _PRICE + (total[i] - total[:i]) * size
+        first[i] = sums.argmin()
+        least[i] = sums[first[i]]
+    ends, i = [], len(each)
+    while i > 0:
+        ends.append(each[i - 1])
+        i = int(first[i])
+    return np.array(ends[::-1])
