@@ -167,7 +167,7 @@ def _growth() -> list[Result]:
     sizes = (300, 3000, 30_000)
     data = {size: visits(size, seed=1) for size in sizes}
     spent: dict[int, list[float]] = {size: [] for size in sizes}
-    for seed in range(5):
+    for seed in range(3):
         for size in sizes:
             fit = _fit(SIMULATED.formula, data[size], SIMULATED.family, seed)
             spent[size].append(fit.seconds)

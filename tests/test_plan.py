@@ -2,7 +2,8 @@
 
 import torch
 
-from mlmcgrad.plan import Plan
+import mlmcgrad as mg
+from mlmcgrad.plan import Plan, joined
 
 # H^{(1)} + 8 (H^{(8)} − H^{(4)}); the mean of steps 3 … 6; one step.
 PLAN = Plan(
@@ -33,3 +34,18 @@ def test_some_of_the_chains() -> None:
     assert torch.equal(some.step_weights(1, 8), PLAN.step_weights(1, 8)[:, [2, 0]])
     there = PLAN.to(torch.device("meta"))
     assert {t.device.type for t in (there.levels, there.lengths, there.weights)} == {"meta"}
+
+
+def test_joined_plans_keep_their_chains() -> None:
+    estimator = mg.MLMCSum(64)
+    plans = [estimator.plan_for(torch.tensor(levels)) for levels in ([0, 1], [5], [2, 0, 3])]
+    whole, begin = joined(plans), 0
+    for plan in plans:
+        part = whole.select(slice(begin, begin + len(plan.levels)))
+        steps = int(whole.longest.max())
+        assert torch.equal(part.levels, plan.levels)
+        assert torch.equal(part.longest, plan.longest)
+        assert torch.equal(part.step_weights(1, steps), plan.step_weights(1, steps))
+        begin += len(plan.levels)
+    assert begin == len(whole.levels)
+    assert joined(plans[:1]) is plans[0]

@@ -69,3 +69,20 @@ class Plan:
         """Where each piece of the step weights ends and its value, (chains,) each, last first."""
         values = self.weights.flip(1).cumsum(1)
         return list(zip(self.lengths.flip(1).unbind(1), values.unbind(1), strict=True))
+
+
+def joined(plans: list[Plan]) -> Plan:
+    """The chains of several plans, one after the other."""
+    if len(plans) == 1:
+        return plans[0]
+    terms = max(plan.lengths.shape[1] for plan in plans)
+
+    def filled(tensor: Tensor, last: Tensor) -> Tensor:
+        return torch.cat([tensor, last[:, None].expand(-1, terms - tensor.shape[1])], 1)
+
+    return Plan(
+        torch.cat([plan.levels for plan in plans]),
+        torch.cat([filled(plan.lengths, plan.longest) for plan in plans]),
+        torch.cat([filled(plan.weights, torch.zeros_like(plan.weights[:, 0])) for plan in plans]),
+        sum(plan.cut for plan in plans),
+    )

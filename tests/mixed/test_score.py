@@ -1,6 +1,8 @@
 """Scores, information and log-likelihood, against quadrature written without the library."""
 
 import math
+from collections.abc import Iterable
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -118,7 +120,8 @@ def test_draws_have_the_density_that_they_say() -> None:
     model, theta = CASES["two effects"]
     at = torch.tensor(theta, dtype=torch.float64)
     (proposal,) = likelihood(model).proposals(at)
-    u, log_q = proposal.draw(4000, 4, rng())
+    u, log_q = proposal.draw(torch.arange(15).repeat_interleave(4000), 4, rng())
+    u, log_q = u.reshape(15, 16000, 2), log_q.reshape(15, 16000)
     covariance = proposal.root @ proposal.root.mT
     law = torch.distributions.MultivariateNormal(proposal.mode[:, None], covariance[:, None])
     ratio = (law.log_prob(u) - log_q).exp().reshape(15, 4000, 4).mean(2).T
@@ -126,7 +129,8 @@ def test_draws_have_the_density_that_they_say() -> None:
     assert not mean_is(1.01 * ratio, torch.ones(15, dtype=torch.float64))
 
 
-def test_buckets_hold_every_row_once() -> None:
+def test_buckets_hold_every_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlmcgrad.mixed.buckets._PRICE", 2)
     group = torch.tensor([2, 0, 1, 1, 2, 2, 3, 3, 3, 3, 3])
     rows = torch.arange(11.0, dtype=torch.float64)
     found = buckets(group, 4, rows[:, None], rows[:, None], rows, rows, rows)
@@ -136,10 +140,23 @@ def test_buckets_hold_every_row_once() -> None:
         assert torch.equal(bucket.y[here], rows[bucket.rows][here])
     seen = torch.cat([bucket.rows[bucket.present.bool()] for bucket in found])
     assert seen.sort().values.tolist() == list(range(11))
-    many = torch.arange(10).repeat_interleave(torch.arange(1, 11))
-    rows = torch.arange(55.0, dtype=torch.float64)
-    sizes = [b.y.shape for b in buckets(many, 10, rows[:, None], rows[:, None], rows, rows, rows)]
-    assert sizes == [(1, 1), (1, 2), (2, 4), (4, 8), (2, 10)]
+
+
+@pytest.mark.parametrize("price", [0, 1, 3, 10, 1000])
+def test_no_other_buckets_are_cheaper(price: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlmcgrad.mixed.buckets._PRICE", price)
+    sizes = [1, 1, 1, 2, 3, 3, 7, 8, 8, 20]
+    group = torch.arange(10).repeat_interleave(torch.tensor(sizes))
+    rows = torch.arange(float(len(group)), dtype=torch.float64)
+    found = buckets(group, 10, rows[:, None], rows[:, None], rows, rows, rows)
+
+    def cost(ends: Iterable[int]) -> int:
+        """Of buckets that end before these groups."""
+        cuts = [0, *ends, 10]
+        return sum(price + (b - a) * sizes[b - 1] for a, b in pairwise(cuts) if b > a)
+
+    cheapest = min(cost(ends) for n in range(10) for ends in combinations(range(1, 10), n))
+    assert sum(price + bucket.y.numel() for bucket in found) == cheapest
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "bernoulli"])
@@ -157,6 +174,20 @@ def test_units_do_not_change_the_likelihood(kind: str) -> None:
     other = Grouped(units, law, generator=rng()).log_likelihood(scale.back(theta), seed=1)
     assert other.total + scale.log_volume == pytest.approx(own.total, rel=1e-8)
     assert torch.allclose(scale.point(scale.back(theta)), theta)
+
+
+def test_scores_at_once_are_independent_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Null: their mean is the score, and that of pairs varies half as much; false alarm 1e-5."""
+    monkeypatch.setattr("mlmcgrad.mixed.grouped._COPIES", 15 * 300)
+    monkeypatch.setattr("mlmcgrad.mixed.score.PART", 2**12)
+    model, theta = CASES["poisson"]
+    at = torch.tensor(theta, dtype=torch.float64)
+    found = likelihood(model).scores(at, 2000)
+    assert mean_is(found, exact_score(model, theta))
+    moved = found - found.mean(0)
+    nothing = torch.zeros(len(theta), dtype=torch.float64)
+    assert mean_is(moved[::2] * moved[1::2], nothing)
+    assert not mean_is(moved[::2] * moved[::2], nothing)
 
 
 def test_some_groups_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:

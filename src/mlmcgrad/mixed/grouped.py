@@ -19,6 +19,7 @@ from mlmcgrad.mixed.proposal import Proposal, propose
 from mlmcgrad.mixed.score import scores
 
 _BATCH = 4096  # groups in a scoring step
+_COPIES = 2**16  # groups at once, if several scores are wanted
 _DRAWS = 64  # of a group, times q², for the information; fewer of many groups
 _DRAWS_IN_ALL = 2**18
 _EXACT_DRAWS = 512  # of a group, times q², for the log-likelihood
@@ -69,13 +70,22 @@ class Grouped:
 
     def score(self, theta: Tensor) -> Tensor:
         """An unbiased estimate of the score, (θ,)."""
-        return self._scores(theta, self._buckets, self.proposals(theta)).sum(0)
+        return self.scores(theta, 1)[0]
+
+    def scores(self, theta: Tensor, count: int) -> Tensor:
+        """Independent estimates of the score, (count, θ)."""
+        proposals, found = self.proposals(theta), []
+        at_once = max(1, _COPIES // self._groups)
+        for begin in range(0, count, at_once):
+            copies = min(at_once, count - begin)
+            found.append(self._scores(theta, self._buckets, proposals, copies).sum(1))
+        return torch.cat(found)
 
     def adaptive(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """The score and the outer products of the groups' scores; of many groups, of some."""
         count = self._groups
         if count <= _BATCH:
-            found = self._scores(theta, self._buckets, self.proposals(theta))
+            (found,) = self._scores(theta, self._buckets, self.proposals(theta))
             return found.sum(0), found.T @ found
         share, some = _BATCH / count, []
         for bucket in self._buckets:
@@ -85,7 +95,7 @@ class Grouped:
         scale = torch.cat([torch.full((len(b),), f, dtype=theta.dtype) for b, f in some])[:, None]
         layout, family = self.layout, self._family
         parts = [bucket for bucket, _ in some]
-        found = self._scores(theta, parts, [propose(b, layout, family, theta) for b in parts])
+        (found,) = self._scores(theta, parts, [propose(b, layout, family, theta) for b in parts])
         return (scale * found).sum(0), found.T @ (scale * found)
 
     def information(self, theta: Tensor) -> Tensor:
@@ -138,7 +148,9 @@ class Grouped:
     def _model(self, theta: Tensor) -> tuple[list[Bucket], list[Proposal], Layout, Family, Tensor]:
         return self._buckets, self.proposals(theta), self.layout, self._family, theta
 
-    def _scores(self, theta: Tensor, parts: list[Bucket], proposals: list[Proposal]) -> Tensor:
+    def _scores(
+        self, theta: Tensor, parts: list[Bucket], proposals: list[Proposal], copies: int = 1
+    ) -> Tensor:
         found, count = scores(
             parts,
             proposals,
@@ -148,6 +160,7 @@ class Grouped:
             self._estimator,
             self._candidates,
             self._generator,
+            copies,
         )
         self.draws += count
         return found

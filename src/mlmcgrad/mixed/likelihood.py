@@ -51,6 +51,9 @@ class Likelihood(Protocol):
     def score(self, theta: Tensor) -> Tensor:
         """An unbiased estimate of the score, (θ,); calls are independent of each other."""
 
+    def scores(self, theta: Tensor, count: int) -> Tensor:
+        """So many of them, independent of each other, (count, θ)."""
+
     def adaptive(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """A score, of a part of the data if there are many, and a matrix A^{-1} for its step.
 

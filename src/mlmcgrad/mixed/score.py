@@ -45,6 +45,7 @@ from mlmcgrad.mixed.buckets import Bucket
 from mlmcgrad.mixed.families import Family
 from mlmcgrad.mixed.parameters import Layout
 from mlmcgrad.mixed.proposal import Proposal, predictor
+from mlmcgrad.plan import joined
 
 # Numbers (draws × rows) that are worked on at once: they stay in the cache of a processor.
 PART = 2**18
@@ -153,6 +154,7 @@ def scores(
     estimator: Estimator,
     candidates: int,
     generator: torch.Generator,
+    copies: int = 1,
 ) -> tuple[Tensor, int]:
     """Independent estimates of the scores of all groups.
 
@@ -165,17 +167,19 @@ def scores(
         estimator: how many blocks of draws there are for a group.
         candidates: k, draws of a block.
         generator: source of the randomness.
+        copies: so many estimates, independent of each other.
 
     Returns:
-        The scores, (groups, θ), bucket by bucket; and the number of draws.
+        The scores, (copies, groups, θ), bucket by bucket; and the number of draws.
     """
     found, count = [], 0
     for bucket, proposal in zip(buckets, proposals, strict=True):
-        plan = estimator.plan(len(bucket), None, generator)
+        plan = joined([estimator.plan(len(bucket), None, generator) for _ in range(copies)])
+        every, pieces = torch.arange(len(bucket)).repeat(copies), []
         for which in _parts(plan.longest, candidates * bucket.y.shape[1]):
-            part, mine, here = plan, bucket, proposal
-            if which is not None:
-                part, mine, here = plan.select(which), bucket.select(which), proposal.select(which)
+            part, mine, here = plan.select(which), bucket, proposal
+            if len(part.levels) != len(bucket) or copies > 1:
+                mine, here = bucket.select(every[which]), proposal.select(every[which])
             blocks = Blocks.of(part.longest.numpy())
             owner = torch.from_numpy(blocks.chain)
             u, log_q = here.draw(owner, candidates, generator)
@@ -184,17 +188,15 @@ def scores(
             log_sum, share = shares(np.where(np.isnan(log_w), -np.inf, log_w))
             weight, _ = block_weights(log_sum, blocks, part)
             c = torch.from_numpy(weight[:, None] * share)
-            found.append(group_scores(mine, here, layout, theta, u, c, slope, of_phi, owner))
+            pieces.append(group_scores(mine, here, layout, theta, u, c, slope, of_phi, owner))
             count += c.numel()
-    return torch.cat(found), count
+        found.append(torch.cat(pieces).unflatten(0, (copies, -1)))
+    return torch.cat(found, 1), count
 
 
-def _parts(lengths: Tensor, numbers: int) -> Iterator[slice | None]:
-    """Groups in pieces of a bounded number of numbers; None is all of them."""
+def _parts(lengths: Tensor, numbers: int) -> Iterator[slice]:
+    """Groups in pieces of a bounded number of numbers."""
     total = lengths.cumsum(0) * numbers
-    if int(total[-1]) <= PART:
-        yield None
-        return
     # A piece ends with the group that crosses a multiple of PART.
     piece = torch.div(total - lengths * numbers, PART, rounding_mode="floor")
     begin = 0

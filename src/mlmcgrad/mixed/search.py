@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import NamedTuple
 
 import torch
@@ -31,6 +30,7 @@ _DECAY = 0.7
 _FLATTEST = 1e-8  # of an eigenvalue of I over the largest
 _FEWEST = 20  # iterations of an average
 _FALSE_ALARM, _WIDEST = 1e-3, 0.2
+_EARLY = 4  # iterations of an average that begins far from its end
 _CALM = 2  # scoring steps in a row whose score is noise
 _LONGEST_STEP = 1.5  # of a linear predictor, in one step
 _MOST_SCORING = 40  # steps; groups that are all alike would never end them
@@ -138,27 +138,34 @@ def _averaging(likelihood: Likelihood, theta: Tensor, tolerance: float) -> Itera
     """States of the second phase; the last one has the information at its estimate."""
     found = _information(likelihood, theta)
     at, bar, seen = theta, torch.zeros_like(theta), []
-    for n in count(1):
+    while True:
         score = likelihood.score(theta)
         seen.append((score, theta))
+        n = len(seen)
         theta = theta + _bounded(likelihood, n**-_DECAY * (found.inverse @ score))
         bar = bar + (theta - bar) / n
         state = State(n, True, bar, found.matrix, None, n, found.definite)
-        if n % _fewest(theta):
+        regular = n % _fewest(theta) == 0
+        if not regular and n != _EARLY:
             yield state
             continue
-        moved = float(((bar - at).abs() / found.inverse.diagonal().sqrt()).max())
-        state = replace(state, noise=_noise(seen, bar, found))
-        if moved > _MOVED:
+        known = replace(state, noise=_noise(seen, bar, found))
+        # Noise is no reason to begin anew before the first regular look.
+        far = (bar - at).abs() - (0.0 if regular else 3.0 * known.monte_carlo_errors)
+        if float((far / known.standard_errors).max()) > _MOVED:
             yield state
-            yield from _averaging(likelihood, bar, tolerance)
-            return
-        if state.largest_noise <= tolerance:
+            found = _information(likelihood, bar)
+            theta, at, bar, seen = bar, bar, torch.zeros_like(bar), []
+            continue
+        if not regular:
+            yield state
+            continue
+        if known.largest_noise <= tolerance:
             found = _information(likelihood, bar)
             noise = _noise(seen, bar, found)
-            state = State(n, True, bar, found.matrix, noise, n, found.definite)
-        yield state
-        if state.largest_noise <= tolerance:
+            known = State(n, True, bar, found.matrix, noise, n, found.definite)
+        yield known
+        if known.largest_noise <= tolerance:
             return
 
 
@@ -200,7 +207,7 @@ def certify(likelihood: Likelihood, state: State) -> Certificate:
     assert state.information is not None
     assert state.noise is not None
     n, m = state.averaged, max(_fewest(state.theta), state.averaged // 2)
-    scores = torch.stack([likelihood.score(state.theta) for _ in range(m)])
+    scores = likelihood.scores(state.theta, m)
     inverse = torch.linalg.inv(state.information)
     errors, moved = inverse.diagonal().sqrt(), inverse @ scores.mean(0)
     new = inverse @ _covariance(scores) @ inverse
