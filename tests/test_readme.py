@@ -86,6 +86,15 @@ def test_boltzmann_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in lines[1:]] == ["CD-1", "average", "MLMC,"]
 
 
+def test_mixed_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples" / "mixed.py"))["main"](groups=60, out=tmp_path / "a.png")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["Laplace", "mlmcgrad", "exact"]
+    laplace, ours, best = (float(line.split()[-1]) for line in lines[1:])
+    assert laplace < ours <= best < ours + 0.02
+    assert (tmp_path / "a.png").stat().st_size > 10_000
+
+
 RESULTS = sorted((ROOT / "results").glob("*/summary.json"))
 
 
