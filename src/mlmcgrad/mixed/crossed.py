@@ -87,6 +87,10 @@ class Crossed:
         """An estimate of the score, (θ,), without bias but that of T steps."""
         return self._score(theta, self._laplace(theta))
 
+    def scores(self, theta: Tensor, count: int) -> Tensor:
+        """So many of them, (count, θ)."""
+        return torch.stack([self.score(theta) for _ in range(count)])
+
     def adaptive(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """The score, and Laplace's information made positive definite.
 
