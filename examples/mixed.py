@@ -1,11 +1,12 @@
 """A mixed-effects model of binary data: Laplace's approximation against the exact likelihood.
 
 200 simulated groups of 5 to 7 binary responses, whose log-odds vary between groups with σ = 4.
-Laplace's approximation of the likelihood, the default of most software, replaces what a group says
+Laplace's approximation of the likelihood, the default of lme4's glmer, replaces what a group says
 about its random effect by a normal curve; with so few responses it is far from one. `mlmcgrad`
 maximises the likelihood itself. With one random effect quadrature gives its value, so both can be
-judged: where one outcome is rare, as here, Laplace's σ and intercept are far off. Takes about 10
-seconds, draws mixed.png and ends with
+judged. How far Laplace is off depends on the data: here one outcome is rare, and σ and the
+intercept are far off; with even outcomes and a covariate that varies at random within groups it
+lost 0.4 units of log-likelihood. Takes about 10 seconds, draws mixed.png and ends with
 
                                  intercept        x        σ   exact log-likelihood
     Laplace                         -5.806   -0.613    7.534        -403.316
