@@ -225,6 +225,18 @@ def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
         run(KERNEL, None, _plan(mg.MLMCSum(2), [0, 0, 1, 0, 0, 0]), (Y,))
 
 
+def test_a_first_block_of_another_shape_is_refused() -> None:
+    """The message has the shape of a draw, and then that of x0."""
+
+    def propose(rows: int, y: Tensor, generator: torch.Generator) -> Tensor:
+        return torch.randn(rows, 3, generator=generator)
+
+    kernel = Importance(lambda z, y: z.sum(1), propose, 2)
+    block = FirstBlock(torch.zeros(1, 2, 5), torch.zeros(1, 2))
+    with pytest.raises(ValueError, match=r"x0 must look like a draw.*chains, 3\).*shape \(5,\)"):
+        run(kernel, block, mg.Average(2).plan(1, 1, rng()), (torch.zeros(1),))
+
+
 def test_parts_are_what_run_yields_with_the_weights_within_blocks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

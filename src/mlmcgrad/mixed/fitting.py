@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mlmcgrad.estimators import Estimator
 from mlmcgrad.mixed.columns import Data
+from mlmcgrad.mixed.crossed import Crossed
 from mlmcgrad.mixed.design import Design, build
 from mlmcgrad.mixed.families import Bernoulli, Family, Gaussian
 from mlmcgrad.mixed.families import family as family_of
@@ -58,8 +59,9 @@ def fit(
         seed: of all randomness; the same seed gives the same fit.
         tolerance: the largest Monte Carlo error of an estimate, in its standard errors.
         iterations: at most so many.
-        candidates: draws of a block, see `grouped.py`.
+        candidates: draws of a block, see `grouped.py`; of no meaning with several grouping factors.
         estimator: how many blocks of draws a group has; by default without an end, so without bias.
+            With several grouping factors there are chains instead, see `crossed.py`.
         progress: True shows a line on the terminal, False nothing; by default it is shown on a
             terminal after two seconds. A function is called with every iteration.
 
@@ -80,6 +82,11 @@ def fit(
     whole(candidates, "candidates", 2)
     model = family_of(family, link)
     design = build(formula, data)
+    if estimator is not None and len(design.effects) > 1:
+        raise ValueError(
+            f"estimator is for one grouping factor, got {[e.factor for e in design.effects]}; "
+            "leave it out"
+        )
     model.check(design.y, design.trials)
     _check_groups(design, model)
     with _threads(len(design.y)):
@@ -145,8 +152,7 @@ def _likelihood(
 ) -> Likelihood:
     generator = torch.Generator().manual_seed(seed)
     if len(design.effects) > 1:
-        names = [effects.factor for effects in design.effects]
-        raise ValueError(f"formula has the grouping factors {names}; only one is possible so far")
+        return Crossed(design, family, generator=generator)
     return Grouped(design, family, estimator=estimator, candidates=candidates, generator=generator)
 
 
@@ -160,7 +166,7 @@ def _too_short(state: State, tolerance: float, iterations: int) -> str | None:
     if state.largest_noise > tolerance:
         return (
             f"after {iterations} iterations the Monte Carlo error is {state.largest_noise:.3f} "
-            f"standard errors, above the tolerance {tolerance}; raise iterations or candidates"
+            f"standard errors, above the tolerance {tolerance}; raise iterations"
         )
     return None
 
@@ -197,7 +203,7 @@ def _finish(
         if not certificate.holds:
             problem = (
                 "the certificate does not hold: scores that had no part in the estimate put the "
-                "maximum elsewhere; lower the tolerance, or raise candidates"
+                "maximum elsewhere; lower the tolerance"
             )
     value = likelihood.log_likelihood(theta)
     factors = tuple(
