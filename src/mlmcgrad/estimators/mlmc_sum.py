@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import final
 
 import torch
@@ -81,14 +82,10 @@ class MLMCSum:
     def plan_for(self, levels: Tensor, n: int | None = None) -> Plan:
         """The same for given levels K ≥ 0, (chains,): what `plan` does after drawing them."""
         kappa = self.truncation_level(n)
-        last = levels.clamp(max=kappa)[:, None]
-        level = torch.arange(int(last.max()) + 1)
-        lengths = self.base * 2 ** torch.minimum(level, last)
-        # Not by torch.pow, which may be wrong in the last digit of 2^l.
-        share = torch.tensor([self.continuation**-i for i in level.tolist()], dtype=torch.float64)
-        weights = torch.where(level < last, share - share / self.continuation, share) / lengths
+        last = levels.clamp(max=kappa)
+        lengths, weights = _ladders(self.base, self.continuation, int(last.max()))
         cut = int((levels > kappa).sum()) if self._infinite(n) else 0
-        return Plan(levels, lengths, torch.where(level <= last, weights, 0.0), cut)
+        return Plan(levels, lengths[last], weights[last], cut)
 
     def truncation_level(self, n: int | None = None) -> int:
         """κ_n, the highest level used at iteration n; 0 if even ℓ_1 > T_n."""
@@ -119,3 +116,15 @@ class MLMCSum:
                 "length would be infinite; for example continuation=2**-1.5, or a finite truncation"
             )
         return self.max_transitions
+
+
+@lru_cache(maxsize=64)
+def _ladders(base: int, continuation: float, highest: int) -> tuple[Tensor, Tensor]:
+    """Lengths and weights of the simulations that end at level 0 … highest, a row for each."""
+    level = torch.arange(highest + 1)
+    last = level[:, None]
+    lengths = base * 2 ** torch.minimum(level, last)
+    # Not by torch.pow, which may be wrong in the last digit of 2^l.
+    share = torch.tensor([continuation**-i for i in range(highest + 1)], dtype=torch.float64)
+    weights = torch.where(level < last, share - share / continuation, share) / lengths
+    return lengths, torch.where(level <= last, weights, 0.0)

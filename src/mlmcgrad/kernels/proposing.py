@@ -47,7 +47,7 @@ class ProposingKernel:
     log_weight: Callable[..., Tensor]
     propose: Callable[..., Tensor]
     candidates: int
-    chunk: int = field(default=8192, kw_only=True)
+    chunk: int = field(default=1024, kw_only=True)
 
     def __post_init__(self) -> None:
         whole(self.candidates, "candidates")

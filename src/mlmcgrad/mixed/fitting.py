@@ -114,7 +114,7 @@ def _fit(
         for state in search(likelihood, theta, tolerance=tolerance, iterations=iterations):
             path.append(_step(state, scale, design.names))
             report(path[-1])
-            if likelihood.length(state.theta) > farthest:
+            if state.averaged % 4 == 0 and likelihood.length(state.theta) > farthest:
                 problem = _SEPARATED
                 break
         else:

@@ -28,7 +28,8 @@ from mlmcgrad.mixed.likelihood import Likelihood
 
 _DECAY = 0.7
 _FLATTEST = 1e-8  # of an eigenvalue of I over the largest
-_FEWEST = 20  # iterations of an average
+_FEWEST = 12  # iterations of an average
+_CERTIFYING = 16  # scores of a certificate, at least
 _FALSE_ALARM, _WIDEST = 1e-3, 0.2
 _EARLY = 4  # iterations of an average that begins far from its end
 _CALM = 2  # scoring steps in a row whose score is noise
@@ -135,7 +136,7 @@ def _bounded(likelihood: Likelihood, step: Tensor) -> Tensor:
 
 
 def _averaging(likelihood: Likelihood, theta: Tensor, tolerance: float) -> Iterator[State]:
-    """States of the second phase; the last one has the information at its estimate."""
+    """States of the second phase; I is from where the average began, next to where it ends."""
     found = _information(likelihood, theta)
     at, bar, seen = theta, torch.zeros_like(theta), []
     while True:
@@ -160,10 +161,6 @@ def _averaging(likelihood: Likelihood, theta: Tensor, tolerance: float) -> Itera
         if not regular:
             yield state
             continue
-        if known.largest_noise <= tolerance:
-            found = _information(likelihood, bar)
-            noise = _noise(seen, bar, found)
-            known = State(n, True, bar, found.matrix, noise, n, found.definite)
         yield known
         if known.largest_noise <= tolerance:
             return
@@ -206,7 +203,7 @@ def certify(likelihood: Likelihood, state: State) -> Certificate:
     """Scores at the estimate from new random numbers, half as many as it took."""
     assert state.information is not None
     assert state.noise is not None
-    n, m = state.averaged, max(_fewest(state.theta), state.averaged // 2)
+    n, m = state.averaged, max(_CERTIFYING, _fewest(state.theta), state.averaged // 2)
     scores = likelihood.scores(state.theta, m)
     inverse = torch.linalg.inv(state.information)
     errors, moved = inverse.diagonal().sqrt(), inverse @ scores.mean(0)
