@@ -12,11 +12,11 @@ from torch import Tensor
 
 from mlmcgrad import Average, MLMCSum
 from mlmcgrad.estimators import Estimator
-from mlmcgrad.mixed.buckets import buckets
+from mlmcgrad.mixed.buckets import Bucket, buckets
 from mlmcgrad.mixed.design import build
 from mlmcgrad.mixed.families import family
 from mlmcgrad.mixed.grouped import Grouped
-from mlmcgrad.mixed.proposal import lattice, quantile
+from mlmcgrad.mixed.proposal import Proposal, lattice, quantile
 from mlmcgrad.mixed.scale import scaled
 from tests.chains import rng
 from tests.mixed.quadrature import Model, simulate
@@ -200,3 +200,16 @@ def test_some_groups_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mean_is(torch.stack([score for score, _ in found]), 0.4 * exact_score(model, theta))
     outer = torch.stack([matrix for _, matrix in found]).mean(0)
     assert torch.linalg.eigvalsh(outer).min() > 0.0
+
+
+def test_a_group_without_any_likelihood_is_named() -> None:
+    model, _ = CASES["poisson"]
+    impossible = torch.tensor([-0.4, torch.nan, 0.8], dtype=torch.float64)
+    with pytest.raises(FloatingPointError, match=r"15 groups \(number 0 is one of them\).*nan"):
+        likelihood(model)._scores(impossible, *_parts_of(model))
+
+
+def _parts_of(model: Model) -> tuple[list[Bucket], list[Proposal]]:
+    """Buckets and proposals at a θ that is possible."""
+    whole = likelihood(model)
+    return whole._buckets, whole.proposals(torch.tensor([-0.4, 0.7, 0.8], dtype=torch.float64))

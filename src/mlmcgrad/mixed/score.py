@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.estimators import Estimator
-from mlmcgrad.kernels.groups import Blocks, block_weights, shares
+from mlmcgrad.kernels.groups import Blocks, Floats, Integers, block_weights, shares
 from mlmcgrad.mixed.buckets import Bucket
 from mlmcgrad.mixed.families import Family
 from mlmcgrad.mixed.parameters import Layout
@@ -186,12 +186,25 @@ def scores(
             log_joint, slope, of_phi = evaluate(mine, layout, family, theta, u, owner)
             log_w = (log_joint - log_q).numpy()
             log_sum, share = shares(np.where(np.isnan(log_w), -np.inf, log_w))
-            weight, _ = block_weights(log_sum, blocks, part)
+            weight, total = block_weights(log_sum, blocks, part)
+            _check_alive(total, mine.groups.numpy(), theta)
             c = torch.from_numpy(weight[:, None] * share)
             pieces.append(group_scores(mine, here, layout, theta, u, c, slope, of_phi, owner))
             count += c.numel()
         found.append(torch.cat(pieces).unflatten(0, (copies, -1)))
     return torch.cat(found, 1), count
+
+
+def _check_alive(log_total: Floats, groups: Integers, theta: Tensor) -> None:
+    """Refuse groups in which no draw has any weight."""
+    dead = ~(log_total > -np.inf)
+    if dead.any():
+        at = ", ".join(f"{value:.4g}" for value in theta.tolist())
+        raise FloatingPointError(
+            f"the likelihood of {dead.sum()} groups (number {groups[dead.argmax()]} is one of "
+            f"them) is 0 or not a number at θ = ({at}), in units of the search; check the response "
+            "and the columns for extreme values, or rescale them"
+        )
 
 
 def _parts(lengths: Tensor, numbers: int) -> Iterator[slice]:
