@@ -66,7 +66,7 @@ def modules(section: str) -> list[str]:
     if SECTIONS[section] is not ALL:
         names = list(SECTIONS[section])
     else:
-        paths = sorted((PACKAGE / section).glob("*.py"))
+        paths = sorted((PACKAGE / section.replace(".", "/")).glob("*.py"))
         names = [path.stem for path in paths if not path.stem.startswith("_")]
     return [f"{section}.{name}" if section else name for name in names]
 
