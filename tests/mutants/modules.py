@@ -19,7 +19,12 @@ _SMALL = ("levels", "measure", "plan", "ranges", "rounding", "schedules", "store
 TESTS = {
     "": (*(f"tests/test_{name}.py" for name in _SMALL), *_CORE),
     "estimators": _CORE,
-    "kernels": ("tests/kernels/test_[!c]*.py", "tests/kernels/test_conformance.py", *_CORE[1:]),
+    "kernels": (
+        "tests/kernels/test_[!c]*.py",
+        "tests/kernels/test_conformance.py",
+        "tests/test_store.py",
+        *_CORE[1:],
+    ),
     "optim": ("tests/optim",),
     "theory": ("tests/theory",),
     "iwae": ("tests/iwae",),
