@@ -10,6 +10,7 @@ from torch import Tensor
 
 import mlmcgrad as mg
 from mlmcgrad.iwae import Objective
+from mlmcgrad.iwae.encoder import draw_weights
 from mlmcgrad.kernels import FirstBlock, Importance
 from mlmcgrad.measure import concatenate
 from mlmcgrad.store import Remembered
@@ -217,3 +218,11 @@ def test_bad_starts() -> None:
         _gradients(model, y, torch.zeros(5, 2), method="iwae", kernel="importance")
     with pytest.raises(ValueError, match="estimator must be one of"):
         _gradients(model, y, estimator="all")
+
+
+def test_the_wake_phase_takes_nothing_from_the_draws() -> None:
+    share = torch.tensor([[0.25, 0.75]], dtype=torch.float64)
+    assert draw_weights("wake", share).tolist() == [[0.0, 0.0]]
+    assert draw_weights("dreg", share).tolist() == [[0.0625, 0.5625]]
+    assert draw_weights("mixed", share).tolist() == [[0.125, 0.375]]
+    assert draw_weights("iwae", share) is share

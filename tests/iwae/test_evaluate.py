@@ -123,3 +123,23 @@ def test_images_of_their_own_for_each_estimate_give_the_norm_over_all_images() -
     assert abs(float(own.mean()) - exact) < 5.0 * error + 0.02 * exact
     # The planted bug: the same images for all.
     assert float(shared.mean()) - exact > 5.0 * float(shared.std()) / math.sqrt(60)
+
+
+def test_one_image_that_is_not_finite_is_counted() -> None:
+    y = _data(3)
+    y[1] = torch.nan
+    with pytest.raises(FloatingPointError, match="likelihood of 1 of 3 images is not finite"):
+        negative_log_likelihood(linear(), y, generator=rng(1), samples=10)
+
+
+def test_a_single_image_has_no_error_and_two_have_one() -> None:
+    assert negative_log_likelihood(linear(), _data(1), generator=rng(1), samples=10).se == 0.0
+    assert negative_log_likelihood(linear(), _data(2), generator=rng(1), samples=10).se > 0.0
+
+
+def test_three_estimates_are_enough_and_two_are_not() -> None:
+    model, y = linear(), _data(4)
+    found = squared_gradient_norm(model, y, generator=rng(1), repeats=3, length=4)
+    assert math.isfinite(found.se)
+    with pytest.raises(ValueError, match="must be ≥ 3 for a standard error, got 2"):
+        squared_gradient_norm(model, y, generator=rng(1), repeats=2, length=4)

@@ -253,3 +253,15 @@ def test_chains_are_as_long_as_the_options_say() -> None:
 def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Objective(linear(), **options)
+
+
+def test_weights_that_are_not_finite_are_refused() -> None:
+    model, y = linear(), torch.full((2, 3), torch.nan, dtype=torch.float64)
+    with pytest.raises(FloatingPointError, match="the bound is nan"):
+        Objective(model, "iwae").backward(y, generator=rng())
+
+
+def test_options_have_names() -> None:
+    for count in range(1, 12):
+        with pytest.raises(TypeError, match="positional"):
+            Objective(linear(), "mlmc", *[5] * count)

@@ -37,7 +37,9 @@ def test_candidates_are_put_into_their_rows() -> None:
 def test_candidates_of_another_shape_or_type_are_refused() -> None:
     """The message has the look of a draw first, and then that of x0."""
     where = torch.tensor([True, False])
-    with pytest.raises(ValueError, match=r"float32 of shape \(chains, 3\), got torch.float64.*\(5,\)"):
+    with pytest.raises(
+        ValueError, match=r"float32 of shape \(chains, 3\), got torch.float64.*\(5,\)"
+    ):
         insert([torch.zeros(1, 3)], torch.zeros(1, 5, dtype=torch.float64), where)
 
 
