@@ -148,6 +148,26 @@ def test_a_standard_deviation_of_zero_is_said() -> None:
     assert np.isnan(fit.sd_intervals["g"].to_numpy()).all()
 
 
+def test_a_row_of_noise_is_zero() -> None:
+    """Two effects, of which the data show none: both standard deviations are exactly 0."""
+    g, x = np.repeat(np.arange(30), 6), np.tile([-1.0, 1.0, -1.0, 1.0, 0.5, -0.5], 30)
+    y = np.tile([0, 1, 2, 1, 3, 2], 30)
+    fit = mixed.fit("y ~ x + (1 + x | g)", {"y": y, "x": x, "g": g}, "poisson")
+    assert fit.sd["g"].tolist() == [0.0, 0.0]
+    assert any("is 0" in note for note in fit.notes)
+
+
+def test_a_dispersion_that_the_data_do_not_show_is_named() -> None:
+    """Counts that vary less than Poisson's have no size: it grows without bound."""
+    rng = np.random.default_rng(3)
+    g = rng.integers(0, 60, 600)
+    y = rng.binomial(8, 0.3 + 0.4 * (g % 2))
+    fit = mixed.fit("y ~ 1 + (1 | g)", {"y": y, "g": g}, "negative_binomial")
+    assert fit.problem is not None
+    assert "log size" in fit.problem
+    assert fit.certificate is None
+
+
 def test_separation_is_said() -> None:
     data = MODEL.data.assign(y=(MODEL.data["x"] > 0.0).astype(int))
     fit = mixed.fit("y ~ x + (1 | g)", data, "bernoulli")

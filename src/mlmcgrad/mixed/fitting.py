@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -20,14 +21,14 @@ from mlmcgrad.mixed.families import family as family_of
 from mlmcgrad.mixed.grouped import Grouped
 from mlmcgrad.mixed.likelihood import Likelihood
 from mlmcgrad.mixed.parameters import Layout
-from mlmcgrad.mixed.result import INTERRUPTED, Factor, Fit, Live, Step
+from mlmcgrad.mixed.result import INTERRUPTED, Factor, Fit, Live, Step, theta_names
 from mlmcgrad.mixed.scale import Scale, scaled, start
 from mlmcgrad.mixed.search import State, certify, search
 from mlmcgrad.ranges import positive, whole
 
 _MANY_ROWS = 50_000
 _PATIENCE = 2.0  # seconds before progress is shown
-_NOISE, _NOTHING = 5.0, 1e-6
+_NOISE, _NOTHING = 5.0, 1e-4
 _FARTHEST = 20.0  # a linear predictor so far beyond where it began fits any response of its row
 _SEPARATED = (
     "the estimates grow without bound, so there is no maximum: some columns separate the responses "
@@ -190,15 +191,10 @@ def _finish(
     information = state.information
     if information is None:
         information = likelihood.information(theta)
-    if not state.definite:
-        problem = problem or (
-            "the likelihood is flat in some direction, so standard errors mean little; the data "
-            "say nothing about one of the random effects: leave it out"
-        )
     unknown = torch.full_like(information, torch.nan)
     noise = unknown if state.noise is None else state.noise / state.averaged
     certificate = None
-    if state.noise is not None and problem is None:
+    if state.noise is not None and problem is None and state.definite:
         certificate = certify(likelihood, state)
         if not certificate.holds:
             problem = (
@@ -213,7 +209,7 @@ def _finish(
         )
     )
     covariance = scale.covariance(torch.linalg.pinv(information, hermitian=True))
-    return Fit(
+    found = Fit(
         coding=design.coding,
         family=family,
         factors=factors,
@@ -233,6 +229,18 @@ def _finish(
         path=path,
         live=Live(design, likelihood, scale, theta),
     )
+    if problem is None and not state.definite:
+        return replace(found, problem=_flat(theta_names(found), information))
+    return found
+
+
+def _flat(names: tuple[str, ...], information: Tensor) -> str:
+    """What to say of an information that is not positive definite."""
+    name = names[int(torch.linalg.eigh(information)[1][:, 0].abs().argmax())]
+    return (
+        f"the likelihood is flat in {name}: the data do not say what it is, and its estimate and "
+        "errors mean little; leave it out, or use a simpler family"
+    )
 
 
 def _on_the_boundary(layout: Layout, state: State) -> tuple[Tensor, tuple[str, ...]]:
@@ -243,6 +251,8 @@ def _on_the_boundary(layout: Layout, state: State) -> tuple[Tensor, tuple[str, .
     small = theta[layout.diagonal] < _NOISE * state.monte_carlo_errors[layout.diagonal] + _NOTHING
     theta[layout.diagonal[small]] = 0.0
     zero = layout.sds(theta) <= _NOTHING
+    entries = theta[layout.fixed : layout.fixed + len(layout.entries[0])]
+    entries[zero[layout.entries[0]]] = 0.0  # the last of a row that is nothing but noise
     notes = []
     if bool(zero.any()):
         notes.append(
