@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from mlmcgrad.mixed.names import theta_names
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -25,8 +27,6 @@ def plot(fit: Fit) -> Figure:
         raise ModuleNotFoundError(
             "plot needs matplotlib; pip install 'mlmcgrad[cli]'", name=error.name
         ) from error
-    from mlmcgrad.mixed.result import theta_names
-
     names = theta_names(fit)[:_MOST_PATHS]
     paths = len(names) if fit.path else 0
     columns = min(4, max(1, paths))

@@ -20,8 +20,9 @@ from mlmcgrad.mixed.families import Bernoulli, Family, Gaussian
 from mlmcgrad.mixed.families import family as family_of
 from mlmcgrad.mixed.grouped import Grouped
 from mlmcgrad.mixed.likelihood import Likelihood
+from mlmcgrad.mixed.names import theta_names
 from mlmcgrad.mixed.parameters import Layout
-from mlmcgrad.mixed.result import INTERRUPTED, Factor, Fit, Live, Step, theta_names
+from mlmcgrad.mixed.result import INTERRUPTED, Factor, Fit, Live, Step
 from mlmcgrad.mixed.scale import Scale, scaled, start
 from mlmcgrad.mixed.search import State, certify, search
 from mlmcgrad.ranges import positive, whole

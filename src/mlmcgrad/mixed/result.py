@@ -292,19 +292,5 @@ class Fit:
         return [(f, slice(a, b)) for f, a, b in zip(self.factors, starts, ends, strict=True)]
 
 
-def theta_names(fit: Fit) -> tuple[str, ...]:
-    """A name for each entry of θ."""
-    row, column = fit.layout.entries
-    terms = [(f.name, term) for f in fit.factors for term in f.terms]
-    several = len(fit.factors) > 1
-    names = [f"{term} | {factor}" if several else term for factor, term in terms]
-    entries = [
-        f"sd({names[i]})" if i == j else f"Λ({names[i]}, {names[j]})"
-        for i, j in zip(row.tolist(), column.tolist(), strict=True)
-    ]
-    last = [f"log {fit.family.dispersion}"] if fit.layout.dispersion else []
-    return (*fit.names, *entries, *last)
-
-
 def _root(covariance: Tensor) -> Tensor:
     return covariance.diagonal().clamp(min=0.0).sqrt()
