@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +11,7 @@ import pytest
 from mlmcgrad import mixed
 from mlmcgrad.cli import main
 from mlmcgrad.mixed.result import Step
+from mlmcgrad.runs.signals import Stopped
 from tests.mixed.test_published import SEEDS
 
 FORMULA = "germinated | trials(n) ~ extract + (1 | plate)"
@@ -85,12 +87,12 @@ def test_an_interrupted_fit_is_shown_and_written(
     def interrupted(*arguments: object, **options: object) -> object:
         def stop(step: Step) -> None:
             if step.iteration == 3:
-                raise KeyboardInterrupt
+                raise Stopped(signal.SIGTERM, "stopped")
 
         return original(*arguments, **{**options, "progress": stop})  # type: ignore[arg-type]
 
     monkeypatch.setattr(mixed, "fit", interrupted, raising=False)
-    assert main([*LINE, "--out", str(tmp_path / "fit")]) == 130
+    assert main([*LINE, "--out", str(tmp_path / "fit")]) == 143
     said = capsys.readouterr()
     assert "interrupted after 3 iterations" in said.out
     assert mixed.load(tmp_path / "fit" / "fit.json").interrupted

@@ -18,8 +18,6 @@ def test_blocks_know_their_places() -> None:
     assert blocks.chain.tolist() == [0, 0, 1, 2, 2, 2]
     assert blocks.position.tolist() == [0, 1, 0, 0, 1, 2]
     assert (blocks.first.tolist(), blocks.end.tolist()) == ([0, 2, 3], [2, 3, 6])
-    # Three first blocks, then the others: of chain 0 one, of chain 2 two.
-    assert blocks.places().tolist() == [0, 3, 1, 2, 4, 5]
 
 
 def test_shares_of_blocks_with_any_spread() -> None:

@@ -274,8 +274,12 @@ def test_a_figure(fit: Fit, tmp_path: Path) -> None:
     assert names[:3] == ["Intercept", "x", "sd(Intercept)"]
 
 
-def test_what_is_needed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fitting.fit is mixed.fit
-    assert "fit" in dir(mixed)
-    with pytest.raises(AttributeError, match="nothing"):
-        _ = mixed.nothing
+def test_an_interrupted_certificate_keeps_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fitting, "certify", interrupted)
+    fit = mixed.fit(MODEL.formula, MODEL.data, "bernoulli")
+    assert fit.interrupted
+    assert fit.certificate is None
+    assert (fit.monte_carlo_errors < 0.02 * fit.standard_errors).all()

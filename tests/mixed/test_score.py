@@ -136,9 +136,10 @@ def test_buckets_hold_every_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found = buckets(group, 4, rows[:, None], rows[:, None], rows, rows, rows)
     for bucket in found:
         here = bucket.present.bool()
-        assert torch.equal(group[bucket.rows][here], bucket.groups[:, None].expand_as(here)[here])
-        assert torch.equal(bucket.y[here], rows[bucket.rows][here])
-    seen = torch.cat([bucket.rows[bucket.present.bool()] for bucket in found])
+        where = bucket.y.long()
+        assert torch.equal(group[where][here], bucket.groups[:, None].expand_as(here)[here])
+        assert torch.equal(bucket.offset[here], bucket.y[here])
+    seen = torch.cat([bucket.y[bucket.present.bool()] for bucket in found])
     assert seen.sort().values.tolist() == list(range(11))
 
 

@@ -73,8 +73,8 @@ def run(settings: Fit, console: Console) -> Result:
             _write(found, settings.out)
             line = f"files: {settings.out}"
             console.print(line, style="bold", highlight=False, markup=False, soft_wrap=True)
-    if found.interrupted:
-        raise KeyboardInterrupt
+    if found.live is not None and found.live.stopped is not None:
+        raise found.live.stopped  # it knows which signal it was
     return found
 
 

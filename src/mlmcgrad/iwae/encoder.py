@@ -92,8 +92,9 @@ def from_states(kind: EncoderGradient, states: Measure, q: Posterior) -> Posteri
     mine, weight = q.rows(states.owner), _weights(states, q)
     if kind == "mixed":
         weight = weight / 2.0
-    scaled = (states.points - mine.mean) * (-mine.log_scale).exp()  # ε
-    of_mean = -weight * scaled * (-mine.log_scale).exp()
+    inverse = (-mine.log_scale).exp()
+    scaled = (states.points - mine.mean) * inverse  # ε
+    of_mean = -weight * scaled * inverse
     return q.add_up(states.owner, of_mean, weight - weight * scaled.square())
 
 

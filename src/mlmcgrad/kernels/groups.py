@@ -43,11 +43,6 @@ class Blocks(NamedTuple):
         first = end - lengths
         return cls(chain, np.arange(len(chain)) - first[chain], first, end)
 
-    def places(self) -> Integers:
-        """Where each block is, (blocks,), in a list of all first blocks and then all others."""
-        others = len(self.first) - 1 - self.chain + np.arange(len(self.chain))
-        return np.where(self.position == 0, self.chain, others)
-
 
 def shares(log_w: Floats) -> tuple[Floats, Floats]:
     """Block sums log S_b, (blocks,), and shares w / S_b, (blocks, k), 0 where S_b = 0."""

@@ -32,9 +32,9 @@ from mlmcgrad.kernels.proposing import (
     MOST_CANDIDATES,
     FirstBlock,
     ProposingKernel,
-    check_alike,
     check_alive,
     count_collapsed,
+    insert,
     usable,
 )
 from mlmcgrad.measure import Measure, pick
@@ -171,9 +171,9 @@ class Importance(ProposingKernel):
         if start is None:
             z, log_w = torch.cat(states), torch.cat(log_weights).reshape(-1, k)
         else:
-            order = torch.from_numpy(blocks.places())
-            z = _insert(start.points, states, order).flatten(0, 1)
-            log_w = _insert(start.log_weight, log_weights, order)
+            given = torch.from_numpy((blocks.position == 0).repeat(k))
+            z = insert(states, start.points.flatten(0, 1), given)
+            log_w = insert(log_weights, start.log_weight.flatten(), given).reshape(-1, k)
         return _Draws(log_w, iter((z,)), owner)
 
     def _twice(
@@ -212,13 +212,3 @@ def _first(x0: FirstBlock, chains: Tensor) -> FirstBlock:
     """What the caller drew for these chains."""
     points, log_w = (pick(t.detach(), chains) for t in (x0.points, x0.log_weight))
     return FirstBlock(points, log_w.double())
-
-
-def _insert(start: Tensor, chunks: list[Tensor], order: Tensor) -> Tensor:
-    """The blocks that were given and those that were drawn, (blocks, k, …), in order."""
-    if not chunks:
-        return start
-    drawn = torch.cat(chunks)
-    check_alike(drawn, start.flatten(0, 1))
-    blocks = drawn.reshape(-1, start.shape[1], *drawn.shape[1:])
-    return pick(torch.cat([start.to(drawn.device), blocks]), order)

@@ -120,21 +120,16 @@ def insert(chunks: list[Tensor], start: Tensor, where: Tensor) -> Tensor:
     if not chunks:
         return start
     drawn = torch.cat(chunks)
-    check_alike(drawn, start)
-    given = where.cpu().numpy()
-    order = np.empty(len(given), dtype=np.int64)
-    order[given], order[~given] = np.arange(len(start)), len(start) + np.arange(len(drawn))
-    return pick(torch.cat([start.to(drawn.device), drawn]), torch.from_numpy(order))
-
-
-def check_alike(drawn: Tensor, start: Tensor) -> None:
-    """Refuse candidates of x0 that do not look like draws."""
     if drawn.shape[1:] != start.shape[1:] or drawn.dtype != start.dtype:
         raise ValueError(
             f"x0 must look like a draw of propose, {drawn.dtype} of shape (chains, "
             f"{', '.join(map(str, drawn.shape[1:]))}), got {start.dtype} of row shape "
             f"{tuple(start.shape[1:])}"
         )
+    given = where.cpu().numpy()
+    order = np.empty(len(given), dtype=np.int64)
+    order[given], order[~given] = np.arange(len(start)), len(start) + np.arange(len(drawn))
+    return pick(torch.cat([start.to(drawn.device), drawn]), torch.from_numpy(order))
 
 
 def usable(log_w: Tensor) -> tuple[Floats, int]:

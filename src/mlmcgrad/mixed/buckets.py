@@ -23,7 +23,6 @@ class Bucket:
     """Groups of similar size: `g` of them with up to `n` rows, `p` fixed and `q` random columns."""
 
     groups: Tensor  # (g,) int64: their numbers
-    rows: Tensor  # (g, n) int64: where their rows are in the data; a row that is not there: 0
     x: Tensor  # (g, n, p)
     z: Tensor  # (g, n, q)
     y: Tensor  # (g, n)
@@ -68,7 +67,6 @@ def buckets(
         found.append(
             Bucket(
                 groups=torch.from_numpy(groups),
-                rows=torch.where(there, rows, 0),
                 x=x[rows],
                 z=z[rows],
                 y=y[rows],

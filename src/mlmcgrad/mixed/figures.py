@@ -41,9 +41,9 @@ def plot(fit: Fit) -> Figure:
 
 def _path(axes: Axes, fit: Fit, i: int, name: str) -> None:
     """One estimate over the iterations, and its 95 % interval."""
-    values = torch.stack([step.theta for step in fit.path])[:, i].abs().numpy()
-    if i < fit.layout.fixed or not name.startswith("sd"):
-        values = torch.stack([step.theta for step in fit.path])[:, i].numpy()
+    values = torch.stack([step.theta[i] for step in fit.path]).numpy()
+    if i in fit.layout.diagonal:  # whose sign means nothing
+        values = abs(values)
     numbers = np.array([step.iteration for step in fit.path])
     error = 1.96 * float(fit.parameter_covariance[i, i].clamp(min=0.0).sqrt())
     end = float(fit.theta[i])

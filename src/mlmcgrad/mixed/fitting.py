@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,13 +21,13 @@ from mlmcgrad.mixed.grouped import Grouped
 from mlmcgrad.mixed.likelihood import Likelihood
 from mlmcgrad.mixed.names import theta_names
 from mlmcgrad.mixed.parameters import Layout
+from mlmcgrad.mixed.progress import reporter
 from mlmcgrad.mixed.result import INTERRUPTED, Factor, Fit, Live, Step
 from mlmcgrad.mixed.scale import Scale, scaled, start
-from mlmcgrad.mixed.search import State, certify, search
+from mlmcgrad.mixed.search import Certificate, State, certify, search
 from mlmcgrad.ranges import positive, whole
 
 _MANY_ROWS = 50_000
-_PATIENCE = 2.0  # seconds before progress is shown
 _NOISE, _NOTHING = 5.0, 1e-4
 _FARTHEST = 20.0  # a linear predictor so far beyond where it began fits any response of its row
 _SEPARATED = (
@@ -91,7 +90,7 @@ def fit(
         )
     model.check(design.y, design.trials)
     _check_groups(design, model)
-    with _threads(len(design.y)):
+    with _threads(len(design.y)), _in_words():
         return _fit(design, model, seed, tolerance, iterations, candidates, estimator, progress)
 
 
@@ -109,8 +108,9 @@ def _fit(
     units, scale = scaled(design, model)
     likelihood = _likelihood(units, model, estimator, candidates, seed)
     theta = start(units, model, likelihood.layout)
-    report = _reporter(progress, begun)
-    state, path, problem = State(0, False, theta), [], None
+    report = reporter(progress, begun)
+    state, path, problem = State(0, False, theta), list[Step](), None
+    certificate, stopped = None, None
     farthest = _FARTHEST + 2.0 * likelihood.length(theta)
     try:
         for state in search(likelihood, theta, tolerance=tolerance, iterations=iterations):
@@ -121,10 +121,15 @@ def _fit(
                 break
         else:
             problem = _too_short(state, tolerance, iterations)
-    except KeyboardInterrupt:
-        problem = f"{INTERRUPTED} after {len(path)} iterations; this is what there was"
+        if problem is None and state.definite:
+            certificate = certify(likelihood, state)
+    except KeyboardInterrupt as interrupt:
+        stopped, problem = interrupt, f"{INTERRUPTED} after {len(path)} iterations"
     report(None)
-    return _finish(design, model, likelihood, scale, state, tuple(path), problem, seed, begun)
+    found = _finish(design, model, likelihood, scale, state, certificate, problem)
+    live = Live(design, likelihood, scale, scale.back(found.theta), stopped)
+    seconds = time.monotonic() - begun
+    return replace(found, seed=seed, seconds=seconds, path=tuple(path), live=live)
 
 
 def _check_groups(design: Design, family: Family) -> None:
@@ -147,6 +152,20 @@ def _threads(rows: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """A matrix that cannot be factorised comes from numbers that overflow."""
+    try:
+        yield
+    except RuntimeError as error:
+        if type(error).__name__ != "_LinAlgError":  # which torch does not export
+            raise
+        raise FloatingPointError(
+            "data: the linear predictor overflows, so that no mode can be found; look for extreme "
+            "values in the response, the columns and offset(), or rescale them"
+        ) from None
 
 
 def _likelihood(
@@ -179,10 +198,8 @@ def _finish(
     likelihood: Likelihood,
     scale: Scale,
     state: State,
-    path: tuple[Step, ...],
+    certificate: Certificate | None,
     problem: str | None,
-    seed: int,
-    begun: float,
 ) -> Fit:
     """The fit from where the search has ended."""
     layout = likelihood.layout
@@ -194,14 +211,11 @@ def _finish(
         information = likelihood.information(theta)
     unknown = torch.full_like(information, torch.nan)
     noise = unknown if state.noise is None else state.noise / state.averaged
-    certificate = None
-    if state.noise is not None and problem is None and state.definite:
-        certificate = certify(likelihood, state)
-        if not certificate.holds:
-            problem = (
-                "the certificate does not hold: scores that had no part in the estimate put the "
-                "maximum elsewhere; lower the tolerance"
-            )
+    if certificate is not None and not certificate.holds:
+        problem = (
+            "the certificate does not hold: scores that had no part in the estimate put the "
+            "maximum elsewhere; lower the tolerance"
+        )
     value = likelihood.log_likelihood(theta)
     factors = tuple(
         Factor(e.factor, e.groups, e.terms, mean / size, covariance.diagonal(0, 1, 2).sqrt() / size)
@@ -225,10 +239,6 @@ def _finish(
         notes=notes,
         rows=len(design.y),
         iterations=state.iteration,
-        seconds=time.monotonic() - begun,
-        seed=seed,
-        path=path,
-        live=Live(design, likelihood, scale, theta),
     )
     if problem is None and not state.definite:
         return replace(found, problem=_flat(theta_names(found), information))
@@ -271,30 +281,3 @@ def _on_the_boundary(layout: Layout, state: State) -> tuple[Tensor, tuple[str, .
 def _step(state: State, scale: Scale, names: tuple[str, ...]) -> Step:
     noise = state.largest_noise if state.noise is not None else math.inf
     return Step(state.iteration, state.averaging, scale.point(state.theta), noise, names)
-
-
-def _reporter(
-    progress: bool | Callable[[Step], None] | None, begun: float
-) -> Callable[[Step | None], None]:
-    """What is called with every iteration, and with None at the end."""
-    if callable(progress):
-        call = progress
-        return lambda step: None if step is None else call(step)
-    if progress is False or (progress is None and not sys.stderr.isatty()):
-        return lambda step: None
-    shown = False
-
-    def show(step: Step | None) -> None:
-        nonlocal shown
-        if step is None:
-            if shown:
-                sys.stderr.write("\r\x1b[K")
-            return
-        if progress is None and time.monotonic() - begun < _PATIENCE:
-            return
-        shown = True
-        error = f", error {step.noise:.3f} standard errors" if math.isfinite(step.noise) else ""
-        sys.stderr.write(f"\r\x1b[Kiteration {step.iteration}: {step.text}{error}")
-        sys.stderr.flush()
-
-    return show

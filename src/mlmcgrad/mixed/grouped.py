@@ -25,9 +25,8 @@ _DRAWS_IN_ALL = 2**18
 _EXACT_DRAWS = 512  # of a group, times q², for the log-likelihood
 
 
-def everything(factor: float = 2**-1.5) -> MLMCSum:
-    """Levels without an end: no bias at all, and a mean of 2.2 blocks for a group."""
-    return MLMCSum(math.inf, factor, assignment="balanced", max_transitions=2**14)
+# Levels without an end: no bias at all, and a mean of 2.2 blocks for a group.
+_ENDLESS = MLMCSum(math.inf, 2**-1.5, assignment="balanced", max_transitions=2**14)
 
 
 @final
@@ -40,9 +39,6 @@ class Grouped:
         estimator: how many blocks of draws a group has; by default without an end.
         candidates: draws of a block.
         generator: source of all randomness.
-
-    Attributes:
-        draws: how many have been evaluated so far.
     """
 
     def __init__(
@@ -59,9 +55,8 @@ class Grouped:
         self.layout = Layout(
             design.fixed.shape[1], effects.blocks, dispersion=family.dispersion is not None
         )
-        self.draws = 0
         self._family, self._generator = family, generator
-        self._estimator = everything() if estimator is None else estimator
+        self._estimator = _ENDLESS if estimator is None else estimator
         self._candidates = candidates
         self._buckets = buckets(
             effects.index, len(effects.groups), design.fixed, effects.columns, *rows
@@ -151,7 +146,7 @@ class Grouped:
     def _scores(
         self, theta: Tensor, parts: list[Bucket], proposals: list[Proposal], copies: int = 1
     ) -> Tensor:
-        found, count = scores(
+        return scores(
             parts,
             proposals,
             self.layout,
@@ -162,5 +157,3 @@ class Grouped:
             self._generator,
             copies,
         )
-        self.draws += count
-        return found

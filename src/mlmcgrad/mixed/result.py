@@ -65,6 +65,7 @@ class Live:
     likelihood: Likelihood
     scale: Scale
     theta: Tensor  # in the units of the search
+    stopped: KeyboardInterrupt | None = None  # what ended the search
 
 
 @final
@@ -108,8 +109,8 @@ class Fit:
     notes: tuple[str, ...]
     rows: int
     iterations: int
-    seconds: float
-    seed: int
+    seconds: float = 0.0
+    seed: int = 0
     path: tuple[Step, ...] = field(default=(), repr=False)
     live: Live | None = field(default=None, repr=False)
 

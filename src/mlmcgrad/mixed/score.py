@@ -155,7 +155,7 @@ def scores(
     candidates: int,
     generator: torch.Generator,
     copies: int = 1,
-) -> tuple[Tensor, int]:
+) -> Tensor:
     """Independent estimates of the scores of all groups.
 
     Args:
@@ -170,9 +170,9 @@ def scores(
         copies: so many estimates, independent of each other.
 
     Returns:
-        The scores, (copies, groups, θ), bucket by bucket; and the number of draws.
+        (copies, groups, θ), bucket by bucket.
     """
-    found, count = [], 0
+    found = []
     for bucket, proposal in zip(buckets, proposals, strict=True):
         plan = joined([estimator.plan(len(bucket), None, generator) for _ in range(copies)])
         every, pieces = torch.arange(len(bucket)).repeat(copies), []
@@ -190,9 +190,8 @@ def scores(
             _check_alive(total, mine.groups.numpy(), theta)
             c = torch.from_numpy(weight[:, None] * share)
             pieces.append(group_scores(mine, here, layout, theta, u, c, slope, of_phi, owner))
-            count += c.numel()
         found.append(torch.cat(pieces).unflatten(0, (copies, -1)))
-    return torch.cat(found, 1), count
+    return torch.cat(found, 1)
 
 
 def _check_alive(log_total: Floats, groups: Integers, theta: Tensor) -> None:
