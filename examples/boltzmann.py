@@ -7,8 +7,8 @@ never sees what the model does in between; longer chains cost more. The machine 
 
                               −log p(data)   Gibbs steps per chain
     CD-1 (one step)                  3.511             800
-    average of 64 steps              1.879           51200
-    MLMC, T = 64                     1.928            4829
+    average of 64 steps              1.896           51200
+    MLMC, T = 64                     1.889            4829
 """
 
 import torch

@@ -113,6 +113,10 @@ def test_rao_blackwell_reduces_the_variance() -> None:
 # --- reproducibility --------------------------------------------------------------------------
 
 
+def _halfway(x: Tensor, generator: torch.Generator) -> Tensor:
+    return 0.5 * x + torch.randn(x.shape, dtype=x.dtype, generator=generator)
+
+
 def _kernels() -> dict[str, tuple[Any, Any, Any, tuple[Any, ...]]]:
     """Name → kernel, loss, x0, context."""
     normal, chain, machine = problems.gaussian(), problems.finite_chain(), problems.boltzmann()
@@ -130,7 +134,8 @@ def _kernels() -> dict[str, tuple[Any, Any, Any, tuple[Any, ...]]]:
             (y,),
         ),
         "Finite": (chain.kernel(), chain.loss, chain.start(24), ()),
-        "FromStep": (machine.kernel(), machine.loss, machine.start(24), ()),
+        "FromStep": (mg.kernels.FromStep(_halfway), normal.loss, normal.start(24), ()),
+        "Gibbs": (machine.kernel(), machine.loss, machine.start(24), ()),
     }
 
 

@@ -72,12 +72,12 @@ def test_bad_settings_are_named(capsys: pytest.CaptureFixture[str]) -> None:
 def test_memory_that_ran_out_is_said_and_no_other_error_is_hidden(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("mlmcgrad.cli.data.digits", lambda: torch.empty(2**58))
+    monkeypatch.setattr("mlmcgrad.datasets.digits", lambda: torch.empty(2**58))
     assert main(["data", "digits"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("mlmcgrad: memory ran out (")
     assert said.endswith("); ask for less at a time\n")
-    monkeypatch.setattr("mlmcgrad.cli.data.digits", lambda: torch.ones(2) @ torch.ones(3))
+    monkeypatch.setattr("mlmcgrad.datasets.digits", lambda: torch.ones(2) @ torch.ones(3))
     with pytest.raises(RuntimeError, match="inconsistent tensor size"):
         main(["data", "digits"])
 

@@ -26,7 +26,7 @@ def test_cifar10_from_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """The tiny dataset stands in for the real one."""
 
     stand_in = functools.partial(cifar10, spec=tiny.SPEC)
-    monkeypatch.setattr("mlmcgrad.cli.data.cifar10", stand_in)
+    monkeypatch.setattr("mlmcgrad.datasets.cifar10", stand_in)
     monkeypatch.setenv("MLMCGRAD_DATA", str(tmp_path / "data"))
     source = tiny.tarball(tmp_path / "t.tar.gz", tiny.files(".bin"))
     console = Console(file=io.StringIO(), force_terminal=True, width=400)
@@ -64,7 +64,7 @@ def test_mnist_from_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stand_in = functools.partial(mnist, spec=tiny_mnist.SPEC)
-    monkeypatch.setattr("mlmcgrad.cli.data.mnist", stand_in)
+    monkeypatch.setattr("mlmcgrad.datasets.mnist", stand_in)
     monkeypatch.setenv("MLMCGRAD_DATA", str(tmp_path / "data"))
     source = tiny.folder(tmp_path / "files", tiny_mnist.files())
     assert main(["data", "mnist", "--source", str(source)]) == 0

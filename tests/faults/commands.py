@@ -15,6 +15,7 @@ from PIL import Image
 
 from mlmcgrad.cli import main
 from mlmcgrad.experiments import plots
+from mlmcgrad.experiments.boltzmann import settings as boltzmann
 from mlmcgrad.experiments.rates import settings as rates
 from mlmcgrad.experiments.reproduce import figures
 from mlmcgrad.experiments.scaling import run as scaling
@@ -32,12 +33,13 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "demo": ("demo", "--chains", "100", "--truncation", "4", "--budget", "4", "--seeds", "1"),
     "bound": ("bound", "--preset", "smoke"),
     "scaling": ("scaling", "--preset", "smoke", "--jobs", "1"),
+    "boltzmann": ("boltzmann", "--preset", "smoke", "--data", "bars", "--jobs", "1"),
     "rates": ("rates", "--preset", "smoke", "--jobs", "1"),
     "reproduce": ("reproduce", "--preset", "smoke", *SMALL),
     "report": ("report",),
     "fit": ("fit", str(SEEDS), "germinated ~ extract + (1 | plate)", "--family", "poisson"),
 }
-RESUMES = ("train", "scaling", "rates", "reproduce")
+RESUMES = ("train", "scaling", "boltzmann", "rates", "reproduce")
 MINE = {
     "notes.txt": b"mine",
     "parts-1/a.json": b"{}",
@@ -55,6 +57,8 @@ def shortened() -> Iterator[None]:
         patch.setattr("mlmcgrad.training.loop.load", lambda settings: source)
         patch.setattr(scaling, "KERNELS", ("mala",))
         patch.setitem(scaling.EFFORT, "smoke", {"mala": scaling.Effort(2_000, 50, 5)})
+        for data in ("bars", "digits"):
+            patch.setitem(boltzmann.EFFORT["smoke"], data, boltzmann.Effort(2, 2, 1, 10))
         patch.setitem(rates.EFFORT, "smoke", (40, 8))
         for style in (plots.STYLE, figures._STYLE):
             patch.setitem(style, "savefig.dpi", 10)

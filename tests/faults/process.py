@@ -106,7 +106,7 @@ def _run(
 
     vars(commands)["import_module"] = begin
     # Not `train`, whose images that replaces: its options are about them.
-    simulates = arguments[0] in ("bound", "demo", "rates", "scaling")
+    simulates = arguments[0] in ("boltzmann", "bound", "demo", "rates", "scaling")
     with shortened() if simulates else nullcontext():
         code = main(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it would come too late

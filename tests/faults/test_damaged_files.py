@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from mlmcgrad.experiments.boltzmann import run as boltzmann
 from mlmcgrad.experiments.rates import run as rates
 from mlmcgrad.experiments.scaling import run as scaling
 from tests.experiments.reproduce import fabricated
@@ -117,6 +118,8 @@ def _make(kind: str, folder: Path) -> tuple[str, tuple[str, ...]]:
             assert call(name, folder, "--iterations", "4")[0] == 0
         elif name == "scaling":
             _interrupted(folder, name, scaling, "measure", 1)
+        elif name == "boltzmann":
+            _interrupted(folder, name, boltzmann, "train", 7)
         else:
             _interrupted(folder, name, rates, "train", 7)
     elif name == "report":
@@ -138,6 +141,8 @@ TRIALS = {
     "train": times(10, 500),
     "scaling interrupted": times(6, 200),
     "scaling": times(1, 100),
+    "boltzmann interrupted": times(0, 100),
+    "boltzmann": times(0, 50),
     "rates interrupted": times(0, 100),
     "rates": times(0, 50),
     "reproduce": times(0, 60),
@@ -194,7 +199,7 @@ def _complaint(
     if code == 2:
         if not said.startswith("mlmcgrad: ") or said.count("\n") != 1 or path.name not in said:
             return f"it says {said!r}"
-        if name in ("train", "scaling", "rates") and _content(folder) != before:
+        if name in ("train", "scaling", "boltzmann", "rates") and _content(folder) != before:
             return f"it changed files, and said {said!r}"
         return None
     if code:

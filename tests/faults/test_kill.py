@@ -30,11 +30,12 @@ COMMANDS = {
     "train-br": f"{TRAIN} --method br --truncation-scale 3",
     "train-iwae": f"{TRAIN} --method iwae",
     "scaling": "scaling --preset smoke --jobs 2",
+    "boltzmann": "boltzmann --preset smoke --data bars --jobs 2",
     "rates": "rates --preset smoke --jobs 2",
     "reproduce": "reproduce --preset smoke --jobs 2 --seeds 1 --optimizer amsgrad",
 }
 FEW = list(COMMANDS)[: times(1, len(COMMANDS))]
-WITH_WORKERS = ["scaling", "rates", "reproduce"]
+WITH_WORKERS = ["scaling", "boltzmann", "rates", "reproduce"]
 REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 OUT = "run"
 

@@ -5,8 +5,8 @@ of options ends with exit code 0, or with 2 and a message that names an option: 
 traceback, and nothing is left running. What is legal but long, such as `--iterations 1000000000` or
 `--preset full`, is stopped by SIGINT after a moment, as a user would, and ends with 130.
 
-`scaling` and `rates` simulate less than they do otherwise, so that most runs are complete within
-that moment; those of `reproduce` are stopped while they train.
+`scaling`, `boltzmann` and `rates` simulate less than they do otherwise, so that most runs are
+complete within that moment; those of `reproduce` are stopped while they train.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ SHORT: dict[str, dict[str, Tokens]] = {
         "out": ("new",),
     },
     "scaling": {"preset": ("smoke",), "jobs": ("1",), "out": ("new",)},
+    "boltzmann": {"preset": ("smoke",), "jobs": ("1",), "data": ("bars",), "out": ("new",)},
     "rates": {"preset": ("smoke",), "jobs": ("1",), "out": ("new",)},
     "bound": {"preset": ("smoke",), "out": ("new",)},
     "demo": {

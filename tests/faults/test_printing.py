@@ -19,6 +19,7 @@ SMALL = {
     "bound": "bound --preset smoke --accuracy 0.1 --out run",
     "demo": "demo --truncation 4 --chains 200 --budget 40 --seeds 1 --out run",
     "scaling": "scaling --preset smoke --out run",
+    "boltzmann": "boltzmann --preset smoke --data bars --out run",
     "rates": "rates --preset smoke --out run",
     "reproduce": "reproduce --preset smoke --seeds 1 --methods br mlmc --out run",
 }

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import mlmcgrad as mg
 from mlmcgrad import problems
-from mlmcgrad.kernels import ISIR, MALA, RWMH, Finite, FromStep, Kernel
+from mlmcgrad.kernels import ISIR, MALA, RWMH, Finite, FromStep, Gibbs, Kernel
 from mlmcgrad.kernels.base import Context, Pieces, Simulation
 from mlmcgrad.plan import Plan
 from tests.chains import random_matrix, rng, run
@@ -172,7 +172,7 @@ def finite_row() -> Row:
     return Row(Finite(matrix), Finite(transposed), draw, lambda x: torch.eye(4).double()[x], law)
 
 
-def boltzmann_row() -> Row:
+def boltzmann_row(*, written_out: bool) -> Row:
     model = problems.boltzmann()
     states, law = model.states(), model.law()
     weights = 2.0 ** torch.arange(4, dtype=torch.float64)
@@ -180,14 +180,21 @@ def boltzmann_row() -> Row:
     def one_hot(v: Tensor) -> Tensor:
         return torch.eye(16, dtype=torch.float64)[(v @ weights).long()]
 
-    def wrong(v: Tensor, generator: torch.Generator) -> Tensor:  # the hidden bias is forgotten
-        h = torch.rand(len(v), 3, dtype=v.dtype, generator=generator)
-        h = (h < torch.sigmoid(v @ model.weight)).to(v.dtype)
+    def step(v: Tensor, generator: torch.Generator, hidden: Tensor = model.hidden) -> Tensor:
+        down = torch.sigmoid(v @ model.weight + hidden)
+        h = (torch.rand(down.shape, dtype=v.dtype, generator=generator) < down).to(v.dtype)
         up = torch.sigmoid(h @ model.weight.T + model.visible)
         return (torch.rand(up.shape, dtype=v.dtype, generator=generator) < up).to(v.dtype)
 
     assert torch.equal(one_hot(states).argmax(1), torch.arange(16))
-    return Row(model.kernel(), FromStep(wrong), lambda g: model.sample(CHAINS, g), one_hot, law)
+    without = torch.zeros_like(model.hidden)  # the bug: the hidden bias is forgotten
+    kernel: Kernel = FromStep(step) if written_out else model.kernel()
+    bug: Kernel = (
+        FromStep(lambda v, generator: step(v, generator, without))
+        if written_out
+        else Gibbs(model.weight, model.visible, without)
+    )
+    return Row(kernel, bug, lambda g: model.sample(CHAINS, g), one_hot, law)
 
 
 @cache
@@ -209,7 +216,8 @@ def table() -> dict[str, Row]:
         "ISIR": isir_row(rao_blackwell=False),
         "ISIR, Rao-Blackwell": isir_row(rao_blackwell=True),
         "Finite": finite_row(),
-        "FromStep, block Gibbs": boltzmann_row(),
+        "FromStep, block Gibbs": boltzmann_row(written_out=True),
+        "Gibbs": boltzmann_row(written_out=False),
     }
 
 
@@ -226,6 +234,7 @@ NAMES = [
     "ISIR, Rao-Blackwell",
     "Finite",
     "FromStep, block Gibbs",
+    "Gibbs",
 ]
 
 
@@ -257,4 +266,4 @@ def test_planted_bug_is_seen(name: str) -> None:
 def test_the_table_is_complete() -> None:
     assert set(NAMES) == set(table())
     tested = {type(row.kernel) for row in table().values()}
-    assert tested == {RWMH, MALA, ISIR, Finite, FromStep}
+    assert tested == {RWMH, MALA, ISIR, Finite, FromStep, Gibbs}

@@ -16,6 +16,7 @@ from rich.console import Console
 import mlmcgrad
 from mlmcgrad.cli.data import Data
 from mlmcgrad.cli.fit import Fit
+from mlmcgrad.experiments.boltzmann.settings import Boltzmann
 from mlmcgrad.experiments.bound.settings import Bound
 from mlmcgrad.experiments.demo.settings import Demo
 from mlmcgrad.experiments.rates.settings import Rates
@@ -28,6 +29,7 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "fit": (Fit, "cli.fit"),
     "reproduce": (Reproduce, "experiments.reproduce.run"),
     "data": (Data, "cli.data"),
+    "boltzmann": (Boltzmann, "experiments.boltzmann.run"),
     "demo": (Demo, "experiments.demo.run"),
     "scaling": (Scaling, "experiments.scaling.run"),
     "rates": (Rates, "experiments.rates.run"),

@@ -3,6 +3,7 @@
 from mlmcgrad.kernels.base import Kernel, Outcome, Simulation
 from mlmcgrad.kernels.finite import Finite
 from mlmcgrad.kernels.from_step import FromStep
+from mlmcgrad.kernels.gibbs import Gibbs
 from mlmcgrad.kernels.importance import Importance
 from mlmcgrad.kernels.isir import ISIR
 from mlmcgrad.kernels.mala import MALA
@@ -17,6 +18,7 @@ __all__ = [
     "Finite",
     "FirstBlock",
     "FromStep",
+    "Gibbs",
     "Importance",
     "Kernel",
     "Outcome",

@@ -4,8 +4,7 @@
     free energy F_θ(v) = −a·v − Σ_j log(1 + e^{(vᵀW + c)_j}),     p_θ(v) ∝ e^{−F_θ(v)};
     V(θ) = −mean log p_θ(data) = mean F_θ(data) + log Z,    ∇V = mean ∇F_θ(data) − E_{p_θ}[∇F_θ(v)].
 
-One chain step draws h given v, then v given h. Stopping after one step from the data is
-contrastive divergence.
+The chain is `kernels.Gibbs`. Stopping after one step from the data is contrastive divergence.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import KW_ONLY, dataclass
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels import FromStep
+from mlmcgrad.kernels import Gibbs
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,7 @@ class Boltzmann:
 
     def free_energy(self, v: Tensor) -> Tensor:
         """F_θ(v), (rows,)."""
-        inside = v @ self.weight + self.hidden
-        return -(v @ self.visible) - torch.nn.functional.softplus(inside).sum(1)
+        return self.kernel().free_energy(v)
 
     def loss(self, v: Tensor) -> Tensor:
         """Mean F_θ(data) − F_θ(v), (rows,): its gradient has the mean ∇V under p_θ."""
@@ -44,12 +42,14 @@ class Boltzmann:
 
     def gibbs(self, v: Tensor, generator: torch.Generator) -> Tensor:
         """One step of block Gibbs."""
-        h = _bernoulli(v @ self.weight + self.hidden, generator)
-        return _bernoulli(h @ self.weight.T + self.visible, generator)
+        kernel = self.kernel()
+        with torch.no_grad():
+            state, _ = kernel.start(v, ())
+            return kernel.walk(state, kernel.noise(1, v, generator), ())[-1].state.x
 
-    def kernel(self) -> FromStep:
-        """Block Gibbs as a kernel."""
-        return FromStep(self.gibbs)
+    def kernel(self) -> Gibbs:
+        """Block Gibbs."""
+        return Gibbs(self.weight, self.visible, self.hidden)
 
     def start(self, chains: int) -> Tensor:
         """The data, repeated as often as needed: the start of contrastive divergence."""
@@ -89,11 +89,6 @@ class Boltzmann:
         with torch.enable_grad():
             expected = (self.law() * self.loss(self.states())).sum()
             return torch.autograd.grad(expected, self.parameters)
-
-
-def _bernoulli(logits: Tensor, generator: torch.Generator) -> Tensor:
-    u = torch.rand(logits.shape, dtype=logits.dtype, generator=generator)
-    return (u < torch.sigmoid(logits)).to(logits.dtype)
 
 
 def _product(probability: Tensor, outcomes: Tensor) -> Tensor:

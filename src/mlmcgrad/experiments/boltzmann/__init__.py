@@ -1,0 +1,1 @@
+"""Training restricted Boltzmann machines: contrastive divergence against what removes its bias."""

@@ -1,0 +1,186 @@
+"""Block Gibbs of a restricted Boltzmann machine with binary units.
+
+    p_θ(v, h) ∝ exp(vᵀWh + a·v + c·h),   v ∈ {0,1}^p,  h ∈ {0,1}^q,  θ = (W, a, c);
+    P(h_j = 1 | v) = σ((vᵀW + c)_j),     P(v_i = 1 | h) = σ((Wh + a)_i);
+    F_θ(v) = −a·v − Σ_j log(1 + e^{(vᵀW + c)_j}),     p_θ(v) = e^{−F_θ(v)} / Z_θ.
+
+A step draws h given v, then v given h: two matrix products and two comparisons. The state is v.
+Since ∇log Z_θ = E_{p_θ}[−∇F_θ(v)], the gradient of −mean log p_θ(data) = mean F_θ(data) + log Z_θ
+is that of the free energy of the data plus an expectation under the chain, of the loss −F_θ. In
+∂F/∂W = −v E[h | v]ᵀ the hidden layer enters by its conditional mean, not by a draw, which
+Rao–Blackwellises the estimate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from mlmcgrad.kernels.base import Context
+from mlmcgrad.kernels.steps import StepKernel, Walk
+from mlmcgrad.ranges import non_negative, whole
+
+
+class State(NamedTuple):
+    """Position."""
+
+    x: Tensor  # (chains, p), 0. and 1.
+
+
+@final
+@dataclass(frozen=True)
+class Gibbs(StepKernel[State]):
+    """A restricted Boltzmann machine: its block Gibbs chain, free energy and loss.
+
+    Args:
+        weight: W, (p, q), float32 as a rule; read anew for every estimate.
+        visible: a, (p,).
+        hidden: c, (q,).
+
+    States are v, (chains, p) of 0 and 1 in the dtype of the parameters. Chains start at data
+    (contrastive divergence), at states of a `Store` or of `estimate.last` (persistent contrastive
+    divergence), or at `random_states`.
+
+    Example:
+        >>> import mlmcgrad as mg
+        >>> rng = torch.Generator().manual_seed(0)
+        >>> machine = Gibbs.of_size(6, 4, generator=rng)
+        >>> data = machine.random_states(20, rng)
+        >>> gradient = mg.MarkovGradient(machine, machine.loss, mg.MLMC(64))
+        >>> machine.free_energy(data).mean().backward()  # the data's part of the gradient
+        >>> estimate = gradient.backward(data, generator=rng)  # and that of log Z
+        >>> machine.weight.grad.shape
+        torch.Size([6, 4])
+
+    Reference:
+        Hinton (2002), Training products of experts by minimizing contrastive divergence. Tieleman
+        (2008), Training restricted Boltzmann machines using approximations to the likelihood
+        gradient.
+    """
+
+    weight: Tensor
+    visible: Tensor
+    hidden: Tensor
+
+    def __post_init__(self) -> None:
+        weight = self.weight
+        if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
+            got = (
+                f"{weight.dtype} of shape {tuple(weight.shape)}"
+                if isinstance(weight, Tensor)
+                else repr(weight)
+            )
+            raise ValueError(f"weight must be a floating-point tensor of shape (p, q), got {got}")
+        for name, size in (("visible", weight.shape[0]), ("hidden", weight.shape[1])):
+            bias = getattr(self, name)
+            if not isinstance(bias, Tensor) or bias.shape != (size,) or bias.dtype != weight.dtype:
+                got = (
+                    f"{bias.dtype} of shape {tuple(bias.shape)}"
+                    if isinstance(bias, Tensor)
+                    else repr(bias)
+                )
+                raise ValueError(
+                    f"{name} must be {weight.dtype} of shape ({size},) to go with weight of shape "
+                    f"{tuple(weight.shape)}, got {got}"
+                )
+
+    @classmethod
+    def of_size(
+        cls,
+        visible: int,
+        hidden: int,
+        *,
+        scale: float = 0.01,
+        generator: torch.Generator,
+        dtype: torch.dtype = torch.float32,
+    ) -> Gibbs:
+        """A machine to be trained: normal parameters that require a gradient.
+
+        Args:
+            visible: p, the number of visible units.
+            hidden: q, the number of hidden units.
+            scale: standard deviation of weights and biases.
+            generator: source of the randomness; its device is that of the parameters.
+            dtype: of the parameters and states.
+        """
+        whole(visible, "visible")
+        whole(hidden, "hidden")
+        non_negative(scale, "scale")
+        shapes = ((visible, hidden), (visible,), (hidden,))
+        weight, a, c = (
+            (scale * torch.randn(shape, dtype=dtype, device=generator.device, generator=generator))
+            .requires_grad_()
+            for shape in shapes
+        )  # fmt: skip
+        return cls(weight, a, c)
+
+    @property
+    def parameters(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(W, a, c)."""
+        return self.weight, self.visible, self.hidden
+
+    def free_energy(self, v: Tensor) -> Tensor:
+        """F_θ(v), (rows,), differentiable in the parameters."""
+        inside = torch.addmm(self.hidden, v, self.weight)
+        return -(v @ self.visible) - torch.nn.functional.softplus(inside).sum(1)
+
+    def loss(self, v: Tensor) -> Tensor:
+        """−F_θ(v), (rows,): the mean of its gradient under p_θ is ∇log Z_θ."""
+        return -self.free_energy(v)
+
+    def random_states(self, chains: int, generator: torch.Generator) -> Tensor:
+        """Visible units of fair coins, (chains, p)."""
+        whole(chains, "chains")
+        size = (chains, len(self.visible))
+        return torch.randint(
+            0, 2, size, dtype=self.weight.dtype, device=self.weight.device, generator=generator
+        )
+
+    def start(self, x: Tensor, context: Context) -> tuple[State, int]:
+        """State at x; nothing is evaluated."""
+        p, dtype = len(self.visible), self.weight.dtype
+        if x.shape[1:] != (p,) or x.dtype != dtype:
+            raise ValueError(
+                f"x0 must be {dtype} of shape (chains, {p}) for this machine, got {x.dtype} of "
+                f"shape {tuple(x.shape)}"
+            )
+        if not bool(((x == 0.0) | (x == 1.0)).all()):
+            raise ValueError("x0 must hold nothing but 0 and 1, the states of binary units")
+        if not all(bool(parameter.isfinite().all()) for parameter in self.parameters):
+            raise FloatingPointError(
+                "the machine has a parameter that is NaN or infinite; the training has diverged "
+                "before this step, lower its step size"
+            )
+        return State(x), 0
+
+    def noise(self, steps: int, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Uniforms for a block of steps: (steps, chains, q) and (steps, chains, p)."""
+        hidden, visible = (
+            torch.rand(steps, len(x), units, dtype=x.dtype, device=x.device, generator=generator)
+            for units in self.weight.T.shape
+        )
+        return hidden, visible
+
+    def walk(
+        self, state: State, noise: tuple[Tensor, Tensor], context: Context
+    ) -> list[Walk[State]]:
+        """A block of transitions of every chain."""
+        x, (for_hidden, path) = state.x, noise
+        weight, transposed = self.weight.detach(), self.weight.detach().T
+        # Comparisons write 0. and 1. over their uniforms: a third of the time of making a mask
+        # first. The path takes the place of the noise that it is made of.
+        for hidden, visible in zip(for_hidden, path, strict=True):
+            torch.lt(hidden, torch.addmm(self.hidden, x, weight).sigmoid_(), out=hidden)
+            x = torch.lt(
+                visible, torch.addmm(self.visible, hidden, transposed).sigmoid_(), out=visible
+            )
+        moved = torch.ones(path.shape[:2], dtype=torch.bool, device=path.device)
+        return [Walk(State(x), path, moved, None)]
+
+    @property
+    def evaluations_per_step(self) -> int:
+        """A transition counts as one evaluation of the model."""
+        return 1
