@@ -33,6 +33,7 @@ NAMES = (
     "optimizers",
     "overhead",
     "mixed",
+    "gibbs",
     "blackjax_chains",
 )
 

@@ -157,11 +157,14 @@ class Gibbs(StepKernel[State]):
         return State(x), 0
 
     def noise(self, steps: int, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Uniforms for a block of steps: (steps, chains, q) and (steps, chains, p)."""
-        hidden, visible = (
-            torch.rand(steps, len(x), units, dtype=x.dtype, device=x.device, generator=generator)
-            for units in self.weight.T.shape
-        )
+        """Uniforms for a block of steps, (steps, chains, q) and (1 + steps, chains, p).
+
+        The first row of the second is room for where the chains are, not filled.
+        """
+        p, q = self.weight.shape
+        hidden = x.new_empty(steps, len(x), q).uniform_(generator=generator)
+        visible = x.new_empty(steps + 1, len(x), p)
+        visible[1:].uniform_(generator=generator)
         return hidden, visible
 
     def walk(
@@ -172,12 +175,13 @@ class Gibbs(StepKernel[State]):
         weight, transposed = self.weight.detach(), self.weight.detach().T
         # Comparisons write 0. and 1. over their uniforms: a third of the time of making a mask
         # first. The path takes the place of the noise that it is made of.
-        for hidden, visible in zip(for_hidden, path, strict=True):
+        path[0] = x
+        for hidden, visible in zip(for_hidden, path[1:], strict=True):
             torch.lt(hidden, torch.addmm(self.hidden, x, weight).sigmoid_(), out=hidden)
             x = torch.lt(
                 visible, torch.addmm(self.visible, hidden, transposed).sigmoid_(), out=visible
             )
-        moved = torch.ones(path.shape[:2], dtype=torch.bool, device=path.device)
+        moved = torch.ones(for_hidden.shape[:2], dtype=torch.bool, device=path.device)
         return [Walk(State(x), path, moved, None)]
 
     @property

@@ -33,7 +33,7 @@ class Walk(NamedTuple, Generic[S]):
     """Some steps of all chains."""
 
     state: S  # after the last step
-    path: Tensor  # (steps, chains, *shape): the position after each step
+    path: Tensor  # (steps + 1, chains, *shape): the position before them, and after each step
     moved: Tensor  # (steps, chains) bool: whether a step changed the position
     valid: Tensor | None  # (steps, chains) bool: false for a proposal that could not be used
 
@@ -88,7 +88,7 @@ class StepKernel(ABC, Generic[S]):
                 with torch.no_grad():
                     noise = self.noise(count, state[0], generator)
                     walks = self.walk(state, noise, context)
-                path = torch.cat([state[0][None], *(walk.path for walk in walks)])
+                path = _joined([walk.path for walk in walks])
                 moved = torch.cat([walk.moved for walk in walks])
                 weights = plan.step_weights(step + 1, step + count)
                 measure, carried = merge_runs(path, moved, weights, carried, order)
@@ -125,7 +125,7 @@ def steps(
         context: what the user's functions take after x.
         valid: makes of these tensors, with the steps in front, (steps, chains) bool.
     """
-    path, moves, signs = [], [], []
+    path, moves, signs = [state[0]], [], []
     for one in noise:
         state, moved, sign = advance(state, one, context)
         path.append(state[0])
@@ -133,6 +133,11 @@ def steps(
         signs.append(sign)
     seen = [torch.stack(field) for field in zip(*signs, strict=True)]
     return Walk(state, torch.stack(path), torch.stack(moves), valid(*seen) if seen else None)
+
+
+def _joined(paths: list[Tensor]) -> Tensor:
+    """Paths of which each begins where the one before ended; not copied if there is one."""
+    return paths[0] if len(paths) == 1 else torch.cat([paths[0], *(path[1:] for path in paths[1:])])
 
 
 def _segments(lengths: Tensor) -> Iterator[tuple[int, int]]:
