@@ -14,6 +14,7 @@ from mlmcgrad.measure import (
     drop,
     merge,
     merge_runs,
+    starts,
     systematic,
     thin,
 )
@@ -254,3 +255,12 @@ def test_a_burn_in_is_a_measure_without_points() -> None:
     assert (measure.points.shape, measure.owner.dtype) == ((0, 2), torch.int64)
     assert measure.coefficient.shape == (0,)
     assert carried.tolist() == [0.0] * 4
+
+
+def test_where_chains_start() -> None:
+    """The first point of each run of equal owners, one point and many."""
+    owner = torch.tensor([4, 4, 0, 2, 2, 2, 5])
+    found = starts(owner)
+    assert found.dtype == torch.bool
+    assert found.tolist() == [True, False, True, True, False, False, True]
+    assert starts(owner[:1]).tolist() == [True]

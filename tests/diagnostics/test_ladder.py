@@ -1,5 +1,6 @@
 """`accuracy` against exact expectations by enumeration of the finite chain."""
 
+import dataclasses
 import itertools
 import math
 
@@ -140,17 +141,22 @@ def test_slopes_begin_where_they_are_told_to() -> None:
     strata = tuple(
         Stratum(10, 2**k, torch.tensor([mean]).double(), none, second, 0.0, third, 0.0, 3.0)
         for k, (mean, second, third) in enumerate(
-            [(5.0, 9.0, 9.0), (1.0, 3.0, 2.0), (0.5, 5.0, 4.0)]
+            [(5.0, 9.0, 9.0), (1.0, 3.0, 2.0), (0.5, 5.0, 8.0)]
         )
     )
-    rungs = tuple(Rung(2.0**k, 2**k, (1.0,), (k,), 3.0 * 2**k, 2.0**k) for k in range(3))
+    rungs = tuple(Rung(2.0**k, 2**k, (1.0,), (k,), 3.0 * 4**k, 2.0**k) for k in range(3))
     zero = torch.zeros(1).double()
     found = Accuracy(rungs, strata, Reference(zero, zero))
     assert found.bias_slope(since=2.0).slope == pytest.approx(-1.0)
-    assert found.third_moment_slope(since=2.0).slope == pytest.approx(1.0)
+    assert found.third_moment_slope(since=2.0).slope == pytest.approx(2.0)
     assert found.second_moment(since=2.0).slope == pytest.approx(2.0 / math.log(2.0))
-    assert found.cost_slope().slope == pytest.approx(1.0)
+    assert found.cost_slope().slope == pytest.approx(2.0)
     assert found.bias_slope().slope < -1.5
+    assert found.third_moment_slope().slope < 0.0
+    assert found.second_moment().slope < 0.0
+    # Biases that are not on a line, but known without noise: so is the slope.
+    assert found.bias_slope().slope_se == pytest.approx(0.0, abs=1e-12)
+    assert found.rows[-1].bias_high == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("estimator", [mg.MLMC(2), mg.Average(1)], ids=["mlmc", "average"])
@@ -235,6 +241,20 @@ def test_a_long_run_stands_in_for_the_answer() -> None:
         assert b.bias_se > a.bias_se  # the reference's own error counts
 
 
+@dataclasses.dataclass(frozen=True)
+class _Other:
+    """An estimator that is none of ours."""
+
+    def plan(self, chains: int, n: int | None, generator: torch.Generator) -> Plan:
+        return mg.Average(1).plan(chains, n, generator)
+
+    def longest(self, n: int | None = None) -> int:
+        return 1
+
+    def expected_length(self, n: int | None = None) -> float:
+        return 1.0
+
+
 def test_bad_input() -> None:
     problem = _problem()
     gradient = mg.MarkovGradient(
@@ -242,6 +262,9 @@ def test_bad_input() -> None:
     )
     with pytest.raises(ValueError, match="ladder must hold at least one"):
         accuracy(gradient, problem, problem.start(1), ladder=[], generator=rng())
+    other = dataclasses.replace(gradient, estimator=_Other())
+    with pytest.raises(TypeError, match="must be MLMC, MLMCSum or Average, got _Other"):
+        accuracy(other, problem, problem.start(1), ladder=[2], generator=rng())
     with pytest.raises(ValueError, match="an entry for each of the 2 parameters, got 3"):
         accuracy(gradient, [torch.zeros(3)], problem.start(1), ladder=[2], generator=rng())
     with pytest.raises(ValueError, match="x0 must have ≥ 8 rows for a standard error, got 7"):

@@ -135,3 +135,13 @@ def test_the_budget_is_reported_when_it_bites() -> None:
 def test_bad_arguments(arguments: Any, options: Any, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         mg.MLMCSum(*arguments, **options)
+
+
+def test_options_have_names() -> None:
+    """`MLMCSum(T, r)`, and nothing more by position."""
+    assert mg.MLMCSum(64, 0.4).continuation == 0.4
+    for value in list[Any](["balanced", 2, 100]):
+        with pytest.raises(TypeError, match="positional"):
+            mg.MLMCSum(64, 0.5, value)  # type: ignore[call-arg]
+    named = mg.MLMCSum(64, 0.5, assignment="balanced", base=2, max_transitions=100)
+    assert (named.assignment, named.base, named.max_transitions) == ("balanced", 2, 100)

@@ -85,6 +85,11 @@ def test_default_dtype_is_float32_and_parameters_are_leaves() -> None:
     assert all(p.requires_grad for p in machine.parameters)
     scaled = Gibbs.of_size(5, 2, generator=rng(), scale=2.0)
     assert torch.allclose(scaled.weight, 200.0 * machine.weight)
+    many = Gibbs.of_size(200, 200, generator=rng(), scale=0.5).weight
+    assert float(many.detach().std()) == pytest.approx(0.5, rel=0.02)
+    drawn = [machine.random_states(30, rng(seed)) for seed in (1, 1, 2)]
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
 
 
 def test_chains_do_not_depend_on_each_other_beyond_the_generator() -> None:
@@ -136,6 +141,7 @@ def test_wrong_starts() -> None:
         (torch.zeros(2, 3), "of shape \\(chains, 4\\)"),
         (torch.zeros(2, 4).double(), "x0 must be torch.float32"),
         (torch.full((2, 4), 0.5), "nothing but 0 and 1"),
+        (torch.tensor([[0.0, 1.0, 0.5, 1.0]]), "nothing but 0 and 1"),
         (torch.full((2, 4), math.nan), "nothing but 0 and 1"),
     ):
         with pytest.raises(ValueError, match=message):
