@@ -176,7 +176,7 @@ def _multilevel(
     report: Callable[[float], None],
 ) -> tuple[list[Rung], list[Stratum]]:
     top = dataclasses.replace(estimator, truncation=float(ladder[-1]))
-    every = _levels(top)
+    every = outcomes(top)
     strata: list[Stratum] = []
     for _, level, length in every:
         strata.append(sampler.draw(partial(_at_level, top, level), length))
@@ -184,7 +184,7 @@ def _multilevel(
     rungs = []
     for truncation in ladder:
         mlmc = dataclasses.replace(estimator, truncation=float(truncation))
-        levels = _levels(mlmc)
+        levels = outcomes(mlmc)
         lengths = mlmc.plan(sampler.replicates, None, sampler.generator).longest
         rungs.append(
             Rung(
@@ -199,7 +199,7 @@ def _multilevel(
     return rungs, strata
 
 
-def _levels(estimator: MLMC | MLMCSum) -> list[tuple[float, int, int]]:
+def outcomes(estimator: MLMC | MLMCSum) -> list[tuple[float, int, int]]:
     """The estimates that may be drawn: probability, a level K that gives it, length."""
     kappa, base = estimator.truncation_level(), estimator.base
     if isinstance(estimator, MLMC):

@@ -52,6 +52,22 @@ def chain_gradients(
     return total, simulation.outcome
 
 
+def weighted_gradients(
+    gradient: MarkovGradient, measure: Measure, context: Context, chains: int
+) -> Tensor:
+    """Σ_j c_j ∇loss(x_j) of each chain of a measure, (chains, d) float64."""
+    parameters = required_parameters(gradient)
+    total = torch.zeros(
+        chains,
+        sum(p.numel() for p in parameters),
+        dtype=torch.float64,
+        device=parameters[0].device,
+    )
+    for part in chunks(iter([measure]), _STATES):
+        _add(total, gradient, part, context, parameters)
+    return total
+
+
 def required_parameters(gradient: MarkovGradient) -> tuple[Tensor, ...]:
     """The gradient's parameters, or an error that says why they are needed."""
     if gradient.parameters is None:

@@ -1,0 +1,232 @@
+"""A pilot: H^{(1)}, H^{(2)}, H^{(4)}, … of the same simulations, all that a plan needs to know.
+
+Every estimator is a random combination Σ_j a_j H^{(p_j)} of the estimates at lengths p_j of one
+simulation (`plan.py`), so for lengths that are powers of two its mean and second moment follow from
+
+    m_l = E[H^{(2^l)}]   and   E[H^{(2^l)} · H^{(2^m)}],
+
+which simulations of the length 2^j give for all l, m ≤ j at once. There are some of each length,
+so that all of them together cost the same.
+
+A chain is simulated in segments of doubling length, each from where the one before ended, and the
+averages are put together; importance sampling is one set of draws, weighed in groups of each size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mlmcgrad.diagnostics.per_chain import chain_gradients, required_parameters, weighted_gradients
+from mlmcgrad.estimators import Average
+from mlmcgrad.gradient import MarkovGradient
+from mlmcgrad.kernels import Importance
+from mlmcgrad.kernels.base import Context, Start, take
+from mlmcgrad.kernels.groups import Blocks, block_weights, shares
+from mlmcgrad.kernels.proposing import usable
+from mlmcgrad.measure import Measure
+from mlmcgrad.plan import Plan
+
+FEWEST = 16  # simulations of the longest length: fewer say nothing about a variance
+_NUMBERS = 2**26  # in memory: half a gigabyte
+_SKETCH = 512  # coordinates that many parameters are projected to
+
+
+@dataclass(frozen=True)
+class Group:
+    """Simulations of one length 2^j."""
+
+    estimates: Tensor  # (simulations, j + 1, d) float64: H^{(1)}, H^{(2)}, …, H^{(2^j)} of each
+    evaluations: float  # of one simulation
+    moved: float  # share of the steps that changed the state
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """What was measured.
+
+    Attributes:
+        groups: simulations of the lengths 1, 2, 4, ….
+        evaluations: spent in total.
+        acceptance: share of the steps of the longest simulations that moved.
+        nested: whether shorter lengths are groups of a longer simulation, as in importance
+            sampling, and not its beginning: then only those of one length are alike.
+    """
+
+    groups: tuple[Group, ...]
+    evaluations: int
+    acceptance: float
+    nested: bool
+
+    @property
+    def highest(self) -> int:
+        """L: the longest simulations have the length 2^L."""
+        return len(self.groups) - 1
+
+    @property
+    def step_cost(self) -> float:
+        """Evaluations of a step, from the longest simulations."""
+        return self.groups[-1].evaluations / 2**self.highest
+
+    def second(self, level: int) -> Tensor:
+        """E[H^{(2^l)} · H^{(2^m)}] of simulations of the length 2^level, (level + 1, level + 1)."""
+        alike = self.groups[level : level + 1] if self.nested else self.groups[level:]
+        x = torch.cat([group.estimates[:, : level + 1] for group in alike])
+        return torch.einsum("nld,nmd->lm", x, x) / len(x)
+
+    def difference(self, level: int) -> Tensor:
+        """H^{(2^l)} − H^{(2^{l−1})}, of all simulations that are long enough, (simulations, d)."""
+        every = [group.estimates for group in self.groups[level:]]
+        return torch.cat([x[:, level] - x[:, level - 1] if level else x[:, 0] for x in every])
+
+    @property
+    def kurtosis(self) -> float:
+        """Of the differences of the two longest lengths, the largest over coordinates."""
+        x = self.difference(self.highest)
+        centred = x - x.mean(0)
+        variance = centred.square().mean(0)
+        return float(
+            torch.where(variance > 0.0, (centred**4).mean(0) / variance.square(), 3.0).max()
+        )
+
+
+def pilot(
+    gradient: MarkovGradient,
+    x0: Start,
+    *context: object,
+    evaluations: float,
+    generator: torch.Generator,
+    longest: int = 2**12,
+    report: Callable[[float], None] = lambda share: None,
+) -> Pilot:
+    """Simulate lengths 1, 2, 4, … for a number of evaluations.
+
+    Args:
+        gradient: with `parameters` given; its kernel and loss are used, its estimator is not.
+        x0: where simulations start, (rows, *shape); they use the rows in turn.
+        context: as for `gradient.backward`.
+        evaluations: to spend, all lengths together; 16 simulations of each length are made at
+            least, and a step of a kernel without a model counts as one.
+        generator: source of all randomness.
+        longest: the longest simulation.
+        report: called with the share that is done.
+    """
+    source = _Source(gradient, x0, context, generator)
+    highest, cost = 0, source.step_cost()
+    while 2 ** (highest + 1) <= longest and _price(highest + 1) * cost <= evaluations:
+        highest += 1
+    groups, spent, moved = [], 0, 0.0
+    for level in range(highest + 1):
+        count = max(FEWEST, int(evaluations / cost / (highest + 1) / 2**level))
+        group = source.draw(level, count)
+        groups.append(group)
+        spent += group.evaluations * len(group.estimates)
+        moved = group.moved
+        report((level + 1) / (highest + 1))
+    return Pilot(tuple(groups), int(spent), moved, isinstance(gradient.kernel, Importance))
+
+
+def _price(level: int) -> int:
+    """Steps of a pilot whose longest simulations have the length 2^level."""
+    return FEWEST * (level + 1) * 2**level
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Draws simulations, from the rows of x0 and context in turn."""
+
+    gradient: MarkovGradient
+    x0: Start
+    context: Context
+    generator: torch.Generator
+
+    def step_cost(self) -> float:
+        """Evaluations of a step of one simulation, at least 1."""
+        if isinstance(self.gradient.kernel, Importance):
+            return float(self.gradient.kernel.candidates)
+        return max(1.0, self.draw(0, 1).evaluations)
+
+    def draw(self, level: int, count: int) -> Group:
+        """Simulations of the length 2^level."""
+        rows = self.gradient.kernel.chains(self.x0, self.context)
+        parameters = sum(p.numel() for p in required_parameters(self.gradient))
+        sketch = _sketch(parameters)
+        at_once = max(1, _NUMBERS // (parameters * (level + 2)))
+        each, spent, moved = [], 0, 0.0
+        for begin in range(0, count, at_once):
+            index = torch.arange(begin, min(count, begin + at_once)) % rows
+            (x0,) = take((self.x0,), index)
+            one = _importance if isinstance(self.gradient.kernel, Importance) else _chain
+            found, evaluations, accepted = one(
+                self.gradient, x0, take(self.context, index), level, len(index), self.generator
+            )
+            each.append(found if sketch is None else found @ sketch)
+            spent, moved = spent + evaluations, moved + accepted
+        steps = count * 2**level
+        return Group(torch.cat(each), max(spent, steps) / count, moved / steps)
+
+
+def _chain(
+    gradient: MarkovGradient,
+    x0: Start,
+    context: Context,
+    level: int,
+    count: int,
+    generator: torch.Generator,
+) -> tuple[Tensor, int, float]:
+    """(count, level + 1, d) estimates of chains, the evaluations, and the steps that moved."""
+    averages: list[Tensor] = []
+    evaluations, moved = 0, 0.0
+    for end in range(level + 1):
+        steps = 2 ** max(0, end - 1)  # 1, then 1, 2, 4, … more
+        plan = Average(steps).plan(count, None, generator)
+        each, outcome = chain_gradients(gradient, x0, *context, plan=plan, generator=generator)
+        # Halves of equal length: the average of both is that of the whole.
+        averages.append((averages[-1] + each) / 2.0 if averages else each)
+        x0, evaluations = outcome.last, evaluations + outcome.evaluations
+        moved += outcome.accepted
+    return torch.stack(averages, 1).cpu(), evaluations, moved
+
+
+def _importance(
+    gradient: MarkovGradient,
+    x0: Start,
+    context: Context,
+    level: int,
+    count: int,
+    generator: torch.Generator,
+) -> tuple[Tensor, int, float]:
+    """The same for importance sampling: all group sizes from one set of draws."""
+    kernel, blocks = gradient.kernel, Blocks.of(np.full(count, 2**level))
+    assert isinstance(kernel, Importance)
+    owner = torch.arange(count).repeat_interleave(2**level * kernel.candidates)
+    with torch.no_grad():
+        states, log_weights = kernel.fresh(context, owner, generator)
+    log_w, _ = usable(torch.cat(log_weights).reshape(-1, kernel.candidates))
+    log_sum, share = shares(log_w)
+    z, coefficients = torch.cat(states), []
+    for of in range(level + 1):
+        plan = Plan(
+            levels=torch.zeros(count, dtype=torch.int64),
+            lengths=torch.tensor([[2**of, 2**level]]).expand(count, 2),
+            weights=torch.tensor([[2.0**-of, 0.0]], dtype=torch.float64).expand(count, 2),
+        )
+        weight, _ = block_weights(log_sum, blocks, plan)
+        coefficients.append(torch.from_numpy((weight[:, None] * share).ravel()))
+    found = [
+        weighted_gradients(gradient, Measure(z, owner, c), context, count) for c in coefficients
+    ]
+    return torch.stack(found, 1).cpu(), len(z), float(count * 2**level)
+
+
+def _sketch(parameters: int) -> Tensor | None:
+    """A projection that keeps inner products, to 4 %, where there are many parameters."""
+    if parameters <= _SKETCH:
+        return None
+    signs = torch.randint(0, 2, (parameters, _SKETCH), generator=torch.Generator().manual_seed(0))
+    return (2.0 * signs.double() - 1.0) / math.sqrt(_SKETCH)

@@ -1,0 +1,107 @@
+"""Bias, variance and cost of an estimator, from a pilot.
+
+An estimator draws a simulation of length 2^j with weights a_l on H^{(2^l)} with a known probability
+(`plan_for`), so with α_l = Σ_{m≥l} a_m on the differences D_l,
+
+    E[Ĥ] = Σ_l E[α_l] δ_l,     E‖Ĥ‖² = Σ P(j, α) αᵀ E[D D] α.
+
+A gradient averaged over a budget of B evaluations has the mean squared error
+
+    bias² + work × variance / B.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mlmcgrad.diagnostics.decay import Decay, Squared
+from mlmcgrad.diagnostics.ladder import outcomes
+from mlmcgrad.estimators import MLMC, Average, Estimator, MLMCSum
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Evaluations of a simulation: of its start, and of each step."""
+
+    start: float
+    step: float
+
+    def of(self, steps: float) -> float:
+        """Evaluations of a simulation with so many steps."""
+        return self.start + self.step * steps
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """One simulation's estimate."""
+
+    estimator: Estimator
+    bias: Squared  # ‖bias‖² and its standard error
+    variance: float  # trace of the covariance matrix
+    cost: float  # evaluations
+
+    @property
+    def work_variance(self) -> float:
+        """What the variance of a budget of one evaluation would be."""
+        return self.cost * self.variance
+
+    def error(self, budget: float) -> float:
+        """Mean squared error of the average over a budget of evaluations."""
+        return self.bias.value + self.work_variance / budget
+
+
+def predict(estimator: Estimator, decay: Decay, cost: Cost) -> Predicted:
+    """What an estimator with lengths that are powers of two would do.
+
+    Args:
+        estimator: `Average` (its burn-in 0 or as long as its length), `MLMC` or `MLMCSum`.
+        decay: of a pilot; levels beyond it are extrapolated.
+        cost: of a simulation.
+    """
+    second, mean, steps = 0.0, torch.zeros_like(decay.limit), 0.0
+    highest = 0
+    for probability, lengths, a in _combinations(estimator):
+        top = lengths[-1].bit_length() - 1
+        alpha = torch.zeros(top + 1, dtype=torch.float64)
+        for length, weight in zip(lengths, a, strict=True):
+            alpha[: length.bit_length()] += weight
+        second += probability * float(alpha @ decay.second(top) @ alpha)
+        for level in range(min(top, decay.highest) + 1):
+            mean += probability * float(alpha[level]) * decay.differences[level][0]
+        steps += probability * lengths[-1]
+        highest = max(highest, top)
+    variance = max(0.0, second - float(mean @ mean))
+    return Predicted(estimator, _bias(estimator, decay, highest), variance, cost.of(steps))
+
+
+def _bias(estimator: Estimator, decay: Decay, highest: int) -> Squared:
+    if isinstance(estimator, Average) and estimator.burn_in:
+        # The second half of twice the length: what falls as 1/p has cancelled.
+        return decay.bias_after(highest)
+    return decay.bias(highest)
+
+
+def _combinations(estimator: Estimator) -> list[tuple[float, list[int], list[float]]]:
+    """Probability, lengths p_j and weights a_j of every simulation that may be drawn."""
+    if isinstance(estimator, Average):
+        plans = [(1.0, estimator.plan(1, None, torch.Generator()))]
+    elif isinstance(estimator, (MLMC, MLMCSum)):
+        plans = [
+            (probability, estimator.plan_for(torch.tensor([level])))
+            for probability, level, _ in outcomes(estimator)
+        ]
+    else:
+        raise TypeError(f"estimator must be MLMC, MLMCSum or Average, got {estimator!r}")
+    found = []
+    for probability, plan in plans:
+        lengths = plan.lengths[0].tolist()
+        if any(math.log2(length) % 1 for length in lengths):
+            raise ValueError(
+                f"estimator must have lengths that are powers of two to be predicted, got {lengths}"
+            )
+        found.append((probability, lengths, (plan.weights * plan.lengths)[0].tolist()))
+    return found
