@@ -33,6 +33,11 @@ class Squared:
     value: float
     se: float
 
+    @property
+    def cautious(self) -> float:
+        """A number that it is probably below."""
+        return max(0.0, self.value) + self.se
+
 
 @dataclass(frozen=True)
 class Decay:
@@ -89,26 +94,27 @@ class Decay:
         """That of averages over the second half of 2^l steps; it falls faster than 1/p."""
         return _continued(self.squares_after, level, 16.0)
 
-    def second(self, level: int) -> Tensor:
-        """E[D_l · D_m] of simulations of the length 2^level, (level + 1, level + 1).
+    def covariance(self, level: int) -> Tensor:
+        """Σ_i Cov(D_l, D_m)_i of simulations of the length 2^level, (level + 1, level + 1).
 
         Beyond the pilot differences are as good as uncorrelated, and their variance goes on as
         between its last levels.
         """
         known = min(level, self.highest)
-        gram = self.pilot.second(known)
-        change = torch.eye(known + 1, dtype=torch.float64)
-        change -= torch.diag(torch.ones(known, dtype=torch.float64), -1)
         found = torch.zeros(level + 1, level + 1, dtype=torch.float64)
-        found[: known + 1, : known + 1] = change @ gram @ change.T
+        found[: known + 1, : known + 1] = self._covariances[known]
         for beyond in range(known + 1, level + 1):
             found[beyond, beyond] = self.variance_factor * found[beyond - 1, beyond - 1]
         return found
 
     @cached_property
+    def _covariances(self) -> list[Tensor]:
+        return [self.pilot.covariance(level) for level in range(self.highest + 1)]
+
+    @cached_property
     def variance_factor(self) -> float:
-        """By what E‖D_l‖² falls from level to level at the end of the pilot."""
-        sizes = [float(self.pilot.difference(m).square().sum(1).mean()) for m in range(1, self.highest + 1)]
+        """By what the variance of D_l falls from level to level at the end of the pilot."""
+        sizes = self._covariances[-1].diagonal()[1:].tolist()
         sizes = [size for size in sizes[-3:] if size > 0.0]
         if len(sizes) < 2:
             return 0.5
@@ -133,9 +139,9 @@ class Decay:
 def _continued(squares: list[Squared], level: int, factor: float) -> Squared:
     """Beyond the last level that stands out from the noise, less by a factor for each level."""
     clear = [i for i, s in enumerate(squares) if s.value > _CLEAR * s.se]
+    last = clear[-1] if clear else 0
+    found = squares[min(level, last)]
     if not clear:
-        return Squared(0.0, min(s.se for s in squares[: level + 1]))
-    if level <= clear[-1]:
-        return Squared(max(0.0, squares[level].value), squares[level].se)
-    last, scale = squares[clear[-1]], factor ** (clear[-1] - level)
-    return Squared(scale * last.value, scale * last.se)
+        found = Squared(max(0.0, found.value), found.se)
+    scale = factor ** min(0, last - level)
+    return Squared(scale * max(0.0, found.value), scale * found.se)

@@ -1,9 +1,10 @@
 """A pilot: H^{(1)}, H^{(2)}, H^{(4)}, … of the same simulations, all that a plan needs to know.
 
 Every estimator is a random combination Σ_j a_j H^{(p_j)} of the estimates at lengths p_j of one
-simulation (`plan.py`), so for lengths that are powers of two its mean and second moment follow from
+simulation (`plan.py`), so for lengths that are powers of two its mean and variance follow from
+means and covariances of
 
-    m_l = E[H^{(2^l)}]   and   E[H^{(2^l)} · H^{(2^m)}],
+    D_0 = H^{(1)}   and   D_l = H^{(2^l)} − H^{(2^{l−1})},
 
 which simulations of the length 2^j give for all l, m ≤ j at once. There are some of each length,
 so that all of them together cost the same.
@@ -73,11 +74,16 @@ class Pilot:
         """Evaluations of a step, from the longest simulations."""
         return self.groups[-1].evaluations / 2**self.highest
 
-    def second(self, level: int) -> Tensor:
-        """E[H^{(2^l)} · H^{(2^m)}] of simulations of the length 2^level, (level + 1, level + 1)."""
+    def covariance(self, level: int) -> Tensor:
+        """Σ_i Cov(D_l, D_m)_i of differences of simulations of the length 2^level, D_0 = H^{(1)}.
+
+        (level + 1, level + 1), summed over the coordinates i.
+        """
         alike = self.groups[level : level + 1] if self.nested else self.groups[level:]
-        x = torch.cat([group.estimates[:, : level + 1] for group in alike])
-        return torch.einsum("nld,nmd->lm", x, x) / len(x)
+        h = torch.cat([group.estimates[:, : level + 1] for group in alike])
+        d = torch.diff(h, dim=1, prepend=torch.zeros_like(h[:, :1]))
+        d = d - d.mean(0)
+        return torch.einsum("nld,nmd->lm", d, d) / (len(d) - 1)
 
     def difference(self, level: int) -> Tensor:
         """H^{(2^l)} − H^{(2^{l−1})}, of all simulations that are long enough, (simulations, d)."""

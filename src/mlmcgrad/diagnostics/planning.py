@@ -86,7 +86,7 @@ def plan(
         reach = [c for c in candidates if c.bias.value < accuracy**2]
         budget = min(c.work_variance / (accuracy**2 - c.bias.value) for c in reach)
     assert budget is not None
-    candidates.sort(key=lambda candidate: candidate.error(budget))
+    candidates.sort(key=lambda candidate: candidate.risk(budget))
     return Choice(tuple(candidates), float(budget), decay, cost)
 
 

@@ -3,7 +3,7 @@
 An estimator draws a simulation of length 2^j with weights a_l on H^{(2^l)} with a known probability
 (`plan_for`), so with α_l = Σ_{m≥l} a_m on the differences D_l,
 
-    E[Ĥ] = Σ_l E[α_l] δ_l,     E‖Ĥ‖² = Σ P(j, α) αᵀ E[D D] α.
+    E[Ĥ | α] = Σ_l α_l δ_l,     Var Ĥ = E[αᵀ Cov(D) α] + Var E[Ĥ | α]     (traces).
 
 A gradient averaged over a budget of B evaluations has the mean squared error
 
@@ -21,6 +21,9 @@ from torch import Tensor
 from mlmcgrad.diagnostics.decay import Decay, Squared
 from mlmcgrad.diagnostics.ladder import outcomes
 from mlmcgrad.estimators import MLMC, Average, Estimator, MLMCSum
+
+
+_FEWEST = 8  # simulations that a budget must allow: fewer do not even say how noisy they are
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,12 @@ class Predicted:
         """Mean squared error of the average over a budget of evaluations."""
         return self.bias.value + self.work_variance / budget
 
+    def risk(self, budget: float) -> float:
+        """The same with a bias that is as large as it may well be; infinite if it cannot be done."""
+        if _FEWEST * self.cost > budget:
+            return math.inf
+        return self.bias.cautious + self.work_variance / budget
+
 
 def predict(estimator: Estimator, decay: Decay, cost: Cost) -> Predicted:
     """What an estimator with lengths that are powers of two would do.
@@ -62,20 +71,23 @@ def predict(estimator: Estimator, decay: Decay, cost: Cost) -> Predicted:
         decay: of a pilot; levels beyond it are extrapolated.
         cost: of a simulation.
     """
-    second, mean, steps = 0.0, torch.zeros_like(decay.limit), 0.0
-    highest = 0
+    within, steps, highest = 0.0, 0.0, 0
+    means: list[tuple[float, Tensor]] = []
     for probability, lengths, a in _combinations(estimator):
         top = lengths[-1].bit_length() - 1
         alpha = torch.zeros(top + 1, dtype=torch.float64)
         for length, weight in zip(lengths, a, strict=True):
             alpha[: length.bit_length()] += weight
-        second += probability * float(alpha @ decay.second(top) @ alpha)
-        for level in range(min(top, decay.highest) + 1):
-            mean += probability * float(alpha[level]) * decay.differences[level][0]
+        within += probability * float(alpha @ decay.covariance(top) @ alpha)
+        known = range(min(top, decay.highest) + 1)
+        terms = (float(alpha[level]) * decay.differences[level][0] for level in known)
+        means.append((probability, sum(terms, torch.zeros_like(decay.limit))))
         steps += probability * lengths[-1]
         highest = max(highest, top)
-    variance = max(0.0, second - float(mean @ mean))
-    return Predicted(estimator, _bias(estimator, decay, highest), variance, cost.of(steps))
+    mean = sum((p * m for p, m in means), torch.zeros_like(decay.limit))
+    between = math.fsum(p * float((m - mean).square().sum()) for p, m in means)
+    bias = _bias(estimator, decay, highest)
+    return Predicted(estimator, bias, within + between, cost.of(steps))
 
 
 def _bias(estimator: Estimator, decay: Decay, highest: int) -> Squared:
