@@ -79,12 +79,11 @@ def predict(estimator: Estimator, decay: Decay, cost: Cost) -> Predicted:
         for length, weight in zip(lengths, a, strict=True):
             alpha[: length.bit_length()] += weight
         within += probability * float(alpha @ decay.covariance(top) @ alpha)
-        known = range(min(top, decay.highest) + 1)
-        terms = (float(alpha[level]) * decay.differences[level][0] for level in known)
-        means.append((probability, sum(terms, torch.zeros_like(decay.limit))))
+        terms = (float(alpha[level]) * decay.mean(level) for level in range(top + 1))
+        means.append((probability, sum(terms, torch.zeros_like(decay.mean(0)))))
         steps += probability * lengths[-1]
         highest = max(highest, top)
-    mean = sum((p * m for p, m in means), torch.zeros_like(decay.limit))
+    mean = sum((p * m for p, m in means), torch.zeros_like(decay.mean(0)))
     between = math.fsum(p * float((m - mean).square().sum()) for p, m in means)
     bias = _bias(estimator, decay, highest)
     return Predicted(estimator, bias, within + between, cost.of(steps))
@@ -92,9 +91,8 @@ def predict(estimator: Estimator, decay: Decay, cost: Cost) -> Predicted:
 
 def _bias(estimator: Estimator, decay: Decay, highest: int) -> Squared:
     if isinstance(estimator, Average) and estimator.burn_in:
-        # The second half of twice the length: what falls as 1/p has cancelled.
-        return decay.bias_after(highest)
-    return decay.bias(highest)
+        return decay.bias(2.0 ** (highest - 1), after=2.0 ** (highest - 1))
+    return decay.bias(2.0**highest)
 
 
 def _combinations(estimator: Estimator) -> list[tuple[float, list[int], list[float]]]:
