@@ -1,38 +1,38 @@
-"""How the bias falls with the length, within a pilot and beyond it.
+"""How bias and variance go on with the length, within a pilot and beyond it.
 
-A bias that is worth removing is often smaller than the noise of a pilot. So its shape is taken from
-what is known of such simulations, and only its size and direction from the measured means:
+Means. With δ_l = E[H^{(2^l)} − H^{(2^{l−1})}] the bias of length 2^l is b_l = −Σ_{m>l} δ_m, of which a
+pilot has the terms up to L. The rest is δ_L once more: b_l falls as 2^{−l} for a chain that has
+forgotten its start and for self-normalised weights, so Σ_{m>L} δ_m = δ_L (Richardson). ‖b_l‖² is
+estimated without the noise of its plug-in. Where it drowns in noise, it is continued from a shorter
+length, if that is long enough for the rate 2^{−l}.
 
-    E[H^{(p)}] − E[H^{(∞)}] = b · g(p),     g(1) = 1.
+Variances of chains. The mean of p steps of a stationary autoregression with ρ = e^{−1/τ} has the
+variance σ² v(p), see `average_variance`; τ is the one that fits the variances of H^{(p)} in the pilot.
+As sums of p steps have the variance S(p) = σ² p² v(p), of a longer simulation
 
-A chain that forgets at the rate ρ has g(p) = (1 − ρ^p) / (p (1 − ρ)), an average over p steps of ρ^i;
-importance sampling has g(p) = p^{−a}, with a = 1 for mild weights and less for heavy ones. The
-differences δ_l = E[H^{(2^l)} − H^{(2^{l−1})}] = b {g(2^l) − g(2^{l−1})} give b by weighted least
-squares, and the shape is the one that fits them best. Where the pilot is too small to tell, it is
-the one with the autocorrelation that the variances of H^{(p)} show, which are known far better.
+    Cov(H^{(p)}, H^{(q)}) = {S(p) + S(q) − S(q − p)} / (2 p q),     p ≤ q.
+
+Variances of importance sampling. A simulation of 2^j blocks is 2^{j−L} independent ones of 2^L, so
+covariances up to L are those of the pilot divided by it; the variance of D_l beyond L goes on
+falling as it did.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mlmcgrad.diagnostics.pilot import Pilot
 
-Shape: TypeAlias = Callable[[float], float]
-
-_CLEAR = 3.0  # standard errors from which on a number counts as seen
-_CHOICES = 64  # shapes that are tried
-_PRIOR = 1.0  # weight of the shape that the variances suggest, in squared standard errors
-_LEAST_FACTOR, _MOST_FACTOR = 0.2, 1.0
+_CLEAR = 3.0  # standard errors from which on a difference counts as seen
+_SLOW = 0.75  # mean differences that fall by less than this from level to level: not mixed
+_TIMES = 200  # autocorrelation times that are tried
+_FASTEST, _SLOWEST = 0.2, 0.7  # by what the variance of D_l falls from level to level
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,8 @@ class Squared:
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """A shape, and the bias of length 1 that fits it best."""
-
-    time: float  # ρ = e^{−1/time}; for importance sampling the exponent a
-    mean: Tensor  # b, (d,)
-    noise: Tensor  # covariance of b, (d, d)
-    misfit: float  # Σ ‖residual‖² / variance, over levels
-
-
-@dataclass(frozen=True)
 class Decay:
-    """Bias and differences of all levels of a pilot."""
+    """Bias and covariances of simulations of any length, from a pilot."""
 
     pilot: Pilot
 
@@ -79,129 +69,118 @@ class Decay:
             found.append((x.mean(0), centred.T @ centred / (len(x) - 1) / len(x)))
         return found
 
-    @cached_property
-    def fitted(self) -> Fitted:
-        """The shape that fits the means best, and what it gives."""
-        suggested = self._suggested
-        fits = [self._fit(time) for time in self._times]
-        # A change of the scale of time by e costs as much as a misfit of one standard error.
-        return min(
-            fits, key=lambda f: f.misfit + _PRIOR * math.log(f.time / suggested) ** 2
-        )
-
-    @property
-    def time(self) -> float:
-        """Steps in which the bias falls by e; the exponent a of importance sampling."""
-        return self.fitted.time
+    def mean(self, level: int) -> Tensor:
+        """δ_l, (d,), continued beyond the pilot."""
+        last = self.differences[min(level, self.highest)][0]
+        return last * 2.0 ** min(0, self.highest - level)
 
     @property
     def mixes(self) -> bool:
-        """Whether the chain forgets its start well within the pilot."""
-        return self.pilot.nested or self.time <= 2.0 ** (self.highest - 1)
+        """Whether mean differences fall at the end of the pilot, or cannot be seen any more."""
+        if self.highest < 2:
+            return True
+        sizes = [self._squared({level: 1.0}) for level in (self.highest - 1, self.highest)]
+        clear = all(s.value > _CLEAR * s.se for s in sizes)
+        return not clear or sizes[1].value <= _SLOW**2 * sizes[0].value
 
-    def bias(self, length: float, after: float = 0.0) -> Squared:
-        """‖bias‖² of an average over `length` steps after so many others."""
-        whole = self._shape(self.time)
-        factor = whole(length + after) * (length + after) - (whole(after) * after if after else 0.0)
-        return self._squared(factor / length)
+    def bias(self, weights: dict[int, float]) -> Squared:
+        """‖Σ_l a_l b_l‖² of the mean Σ_l a_l E[H^{(2^l)}], for weights a_l that sum to 1."""
+        own = self._squared(self._combined(weights))
+        top = max(weights)
+        if len(weights) > 1:  # a burn-in, which is not continued from shorter ones
+            return Squared(max(0.0, own.value), own.se)
+        found = [own]
+        for level in range(self._forgotten, min(top, self.highest) + 1):
+            shorter, scale = self._squared(self._combined({level: 1.0})), 4.0 ** (level - top)
+            found.append(Squared(scale * shorter.value, scale * shorter.se))
+        best = min(found, key=lambda square: square.cautious)
+        return Squared(max(0.0, best.value), best.se)
 
     def covariance(self, level: int) -> Tensor:
-        """Σ_i Cov(D_l, D_m)_i of simulations of the length 2^level, (level + 1, level + 1).
-
-        Beyond the pilot differences are as good as uncorrelated, and their variance goes on as
-        between its last levels.
-        """
-        known = min(level, self.highest)
-        found = torch.zeros(level + 1, level + 1, dtype=torch.float64)
-        found[: known + 1, : known + 1] = self._covariances[known]
-        for beyond in range(known + 1, level + 1):
-            found[beyond, beyond] = self.variance_factor * found[beyond - 1, beyond - 1]
-        return found
-
-    def mean(self, level: int) -> Tensor:
-        """δ_l of the fit, and H^{(1)} at level 0, (d,)."""
-        if level == 0:
-            return self.differences[0][0]
-        g = self._shape(self.time)
-        return (g(2.0**level) - g(2.0 ** (level - 1))) * self.fitted.mean
+        """Σ_i Cov(D_l, D_m)_i of simulations of the length 2^level, (level + 1, level + 1)."""
+        if level <= self.highest:
+            return self._covariances[level]
+        if self.pilot.nested:
+            return self._groups(level)
+        lengths = [2.0**i for i in range(level + 1)]
+        sums = {p: p * p * average_variance(self.time, p) for p in lengths}
+        h = torch.empty(level + 1, level + 1, dtype=torch.float64)
+        for i, p in enumerate(lengths):
+            for j, q in enumerate(lengths[i:], start=i):
+                rest = (q - p) ** 2 * average_variance(self.time, q - p) if q > p else 0.0
+                h[i, j] = h[j, i] = (sums[p] + sums[q] - rest) / (2.0 * p * q)
+        scale = self._variances[-1] / average_variance(self.time, 2.0**self.highest)
+        return scale * _of_differences(h)
 
     @cached_property
-    def variance_factor(self) -> float:
-        """By what the variance of D_l falls from level to level at the end of the pilot."""
-        sizes = [size for size in self._covariances[-1].diagonal()[1:].tolist()[-3:] if size > 0.0]
-        if len(sizes) < 2:
-            return 0.5
-        factor = (sizes[-1] / sizes[0]) ** (1.0 / (len(sizes) - 1))
-        return min(_MOST_FACTOR, max(_LEAST_FACTOR, factor))
+    def time(self) -> float:
+        """τ, of the autoregression whose averages have the variances of the pilot."""
+        if self._variances[0] <= 0.0:
+            return 0.1
+
+        def misfit(time: float) -> float:
+            ratios = [
+                math.log(max(v, 1e-300) / average_variance(time, 2.0**level))
+                for level, v in enumerate(self._variances)
+            ]
+            return float(np.var(ratios))
+
+        return float(min(np.geomspace(0.1, 4.0 * 2**self.highest, _TIMES), key=misfit))
 
     @cached_property
     def _covariances(self) -> list[Tensor]:
         return [self.pilot.covariance(level) for level in range(self.highest + 1)]
 
-    @property
-    def _times(self) -> NDArray[np.float64]:
-        if self.pilot.nested:
-            return np.linspace(0.2, 1.2, _CHOICES)
-        return np.geomspace(0.1, 4.0 * 2**self.highest, _CHOICES)
-
-    def _shape(self, time: float) -> Shape:
-        if self.pilot.nested:
-            return lambda p: p**-time
-        rho = math.exp(-1.0 / time)
-        return lambda p: (1.0 - rho**p) / (p * (1.0 - rho))
-
     @cached_property
-    def _suggested(self) -> float:
-        """The time of an autoregression whose averages have the variances of the pilot."""
-        if self.pilot.nested:
-            return 1.0
-        variances = [
-            float(self._covariances[level].sum()) for level in range(self.highest + 1)
-        ]  # of H^{(2^l)}: the sum of all differences
-        if variances[0] <= 0.0:
-            return 1.0
-        lengths = [2.0**level for level in range(self.highest + 1)]
+    def _variances(self) -> list[float]:
+        """Of H^{(2^l)}: that of the sum of all differences up to l."""
+        return [float(covariance.sum()) for covariance in self._covariances]
 
-        def misfit(time: float) -> float:
-            ratios = (
-                math.log(max(v, 1e-300) / variances[0] / average_variance(time, p))
-                for v, p in zip(variances, lengths, strict=True)
-            )
-            return sum(r * r for r in ratios)
+    @property
+    def _forgotten(self) -> int:
+        """The level from which on the bias falls as 2^{−l}."""
+        return 0 if self.pilot.nested else math.ceil(math.log2(max(1.0, 2.0 * self.time)))
 
-        return float(min(self._times, key=misfit))
+    def _groups(self, level: int) -> Tensor:
+        found = torch.zeros(level + 1, level + 1, dtype=torch.float64)
+        known = self.highest + 1
+        found[:known, :known] = self._covariances[-1] * 2.0 ** (self.highest - level)
+        own = [float(self._covariances[m][m, m]) for m in range(known)]  # in its own simulation
+        factor = 0.5
+        if known > 2 and own[-2] > 0.0:
+            factor = min(_SLOWEST, max(_FASTEST, own[-1] / own[-2]))
+        for beyond in range(known, level + 1):
+            alone = own[-1] * factor ** (beyond - self.highest)
+            found[beyond, beyond] = alone * 2.0 ** (beyond - level)
+        return found
 
-    def _fit(self, time: float) -> Fitted:
-        g = self._shape(time)
-        mean, noise = torch.zeros_like(self.differences[0][0]), torch.zeros_like(
-            self.differences[0][1]
-        )
-        total, terms = 0.0, []
-        for level in range(1, self.highest + 1):
-            slope = g(2.0**level) - g(2.0 ** (level - 1))
-            delta, covariance = self.differences[level]
-            weight = 1.0 / max(float(covariance.trace()), 1e-300)
-            terms.append((slope, delta, covariance, weight))
-            total += weight * slope * slope
-        if total == 0.0:
-            return Fitted(time, mean, noise, 0.0)
-        for slope, delta, covariance, weight in terms:
-            mean = mean + weight * slope / total * delta
-            noise = noise + (weight * slope / total) ** 2 * covariance
-        misfit = sum(
-            weight * float((delta - slope * mean).square().sum())
-            for slope, delta, _, weight in terms
-        )
-        # In units in which one level adds as much as one coordinate does.
-        return Fitted(time, mean, noise, misfit)
+    def _combined(self, weights: dict[int, float]) -> dict[int, float]:
+        """−Σ_l a_l b_l as a combination of differences."""
+        found = dict.fromkeys(range(self.highest + 1), 0.0)
+        for level, a in weights.items():
+            for m in range(level + 1, self.highest + 1):
+                found[m] += a
+            found[self.highest] += a * 2.0 ** min(0, self.highest - level)
+        return found
 
-    def _squared(self, factor: float) -> Squared:
-        mean, noise = factor * self.fitted.mean, factor**2 * self.fitted.noise
+    def _squared(self, terms: dict[int, float]) -> Squared:
+        mean = torch.zeros_like(self.differences[0][0])
+        noise = torch.zeros_like(self.differences[0][1])
+        for level, factor in terms.items():
+            mean = mean + factor * self.differences[level][0]
+            noise = noise + factor**2 * self.differences[level][1]
         spread = float(4.0 * mean @ noise @ mean + 2.0 * (noise @ noise).trace())
-        return Squared(max(0.0, float(mean @ mean - noise.trace())), math.sqrt(spread))
+        return Squared(float(mean @ mean - noise.trace()), math.sqrt(spread))
 
 
 def average_variance(time: float, p: float) -> float:
-    """Variance of the mean of p steps of an autoregression with ρ = e^{−1/time}, over that of one."""
+    """v(p): variance of the mean of p steps with ρ = e^{−1/time}, over that of one step."""
     rho = math.exp(-1.0 / time)
     return ((1.0 + rho) / (1.0 - rho) - 2.0 * rho * (1.0 - rho**p) / (p * (1.0 - rho) ** 2)) / p
+
+
+def _of_differences(h: Tensor) -> Tensor:
+    """Covariances of D_l from those of H^{(2^l)}."""
+    change = torch.eye(len(h), dtype=torch.float64)
+    change -= torch.diag(torch.ones(len(h) - 1, dtype=torch.float64), -1)
+    return change @ h @ change.T

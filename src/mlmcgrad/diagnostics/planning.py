@@ -96,7 +96,8 @@ def grid(measured: Pilot, *, nested: bool) -> Iterator[Estimator]:
     for level in range(highest + 1):
         yield Average(2**level)
         if not nested:
-            yield Average(2**level, burn_in=2**level)
+            for before in range(level):
+                yield Average(2**level - 2**before, burn_in=2**before)
     for first in range(measured.highest + 1):
         for last in range(first + 1, highest + 1):
             yield MLMC(2**last, base=2**first)

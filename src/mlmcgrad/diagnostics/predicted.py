@@ -71,28 +71,25 @@ def predict(estimator: Estimator, decay: Decay, cost: Cost) -> Predicted:
         decay: of a pilot; levels beyond it are extrapolated.
         cost: of a simulation.
     """
-    within, steps, highest = 0.0, 0.0, 0
+    within, steps = 0.0, 0.0
+    weights: dict[int, float] = {}  # E[a_l]
     means: list[tuple[float, Tensor]] = []
     for probability, lengths, a in _combinations(estimator):
         top = lengths[-1].bit_length() - 1
         alpha = torch.zeros(top + 1, dtype=torch.float64)
         for length, weight in zip(lengths, a, strict=True):
             alpha[: length.bit_length()] += weight
+            level = length.bit_length() - 1
+            weights[level] = weights.get(level, 0.0) + probability * weight
         within += probability * float(alpha @ decay.covariance(top) @ alpha)
         terms = (float(alpha[level]) * decay.mean(level) for level in range(top + 1))
         means.append((probability, sum(terms, torch.zeros_like(decay.mean(0)))))
         steps += probability * lengths[-1]
-        highest = max(highest, top)
     mean = sum((p * m for p, m in means), torch.zeros_like(decay.mean(0)))
     between = math.fsum(p * float((m - mean).square().sum()) for p, m in means)
-    bias = _bias(estimator, decay, highest)
+    # What telescopes is left with rounding only.
+    bias = decay.bias({level: a for level, a in weights.items() if abs(a) > 1e-9})
     return Predicted(estimator, bias, within + between, cost.of(steps))
-
-
-def _bias(estimator: Estimator, decay: Decay, highest: int) -> Squared:
-    if isinstance(estimator, Average) and estimator.burn_in:
-        return decay.bias(2.0 ** (highest - 1), after=2.0 ** (highest - 1))
-    return decay.bias(2.0**highest)
 
 
 def _combinations(estimator: Estimator) -> list[tuple[float, list[int], list[float]]]:
