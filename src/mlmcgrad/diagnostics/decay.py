@@ -85,16 +85,14 @@ class Decay:
 
     def bias(self, weights: dict[int, float]) -> Squared:
         """‖Σ_l a_l b_l‖² of the mean Σ_l a_l E[H^{(2^l)}], for weights a_l that sum to 1."""
-        own = self._squared(self._combined(weights))
+        found = [self._squared(self._combined(weights))]
         top = max(weights)
-        if len(weights) > 1:  # a burn-in, which is not continued from shorter ones
-            return Squared(max(0.0, own.value), own.se)
-        found = [own]
-        for level in range(self._forgotten, min(top, self.highest) + 1):
-            shorter, scale = self._squared(self._combined({level: 1.0})), 4.0 ** (level - top)
-            found.append(Squared(scale * shorter.value, scale * shorter.se))
-        best = min(found, key=lambda square: square.cautious)
-        return Squared(max(0.0, best.value), best.se)
+        if len(weights) == 1:  # a burn-in is not continued from shorter ones
+            for level in range(self._forgotten, min(top, self.highest) + 1):
+                shorter, scale = self._squared(self._combined({level: 1.0})), 4.0 ** (level - top)
+                found.append(Squared(scale * shorter.value, scale * shorter.se))
+        measured = min(found, key=lambda square: square.se)
+        return _weighed(Squared(max(0.0, measured.value), measured.se), self._expected(weights))
 
     def covariance(self, level: int) -> Tensor:
         """Σ_i Cov(D_l, D_m)_i of simulations of the length 2^level, (level + 1, level + 1)."""
@@ -141,6 +139,16 @@ class Decay:
         """The level from which on the bias falls as 2^{−l}."""
         return 0 if self.pilot.nested else math.ceil(math.log2(max(1.0, 2.0 * self.time)))
 
+    def _expected(self, weights: dict[int, float]) -> float:
+        """‖bias‖² of a start that is one standard deviation of H away from where it should be."""
+        rho = math.exp(-1.0 / self.time)
+
+        def shape(p: float) -> float:
+            return 1.0 / p if self.pilot.nested else (1.0 - rho**p) / (p * (1.0 - rho))
+
+        size = math.fsum(a * shape(2.0**level) for level, a in weights.items())
+        return self._variances[0] * size * size
+
     def _groups(self, level: int) -> Tensor:
         found = torch.zeros(level + 1, level + 1, dtype=torch.float64)
         known = self.highest + 1
@@ -171,6 +179,16 @@ class Decay:
             noise = noise + factor**2 * self.differences[level][1]
         spread = float(4.0 * mean @ noise @ mean + 2.0 * (noise @ noise).trace())
         return Squared(float(mean @ mean - noise.trace()), math.sqrt(spread))
+
+
+def _weighed(measured: Squared, expected: float) -> Squared:
+    """What was measured, and what one expects before: the more the noisier the measurement is."""
+    if expected <= 0.0 or measured.se <= 0.0:
+        return measured
+    precisions = measured.se**-2, expected**-2
+    total = sum(precisions)
+    value = (precisions[0] * measured.value + precisions[1] * expected) / total
+    return Squared(value, total**-0.5)
 
 
 def average_variance(time: float, p: float) -> float:
