@@ -31,6 +31,7 @@ from mlmcgrad.diagnostics.pilot import Pilot
 
 _CLEAR = 3.0  # standard errors from which on a difference counts as seen
 _SLOW = 0.75  # mean differences that fall by less than this from level to level: not mixed
+_OFF = 0.3  # by how much, relatively, a bias may be off that is taken for twice the next
 _TIMES = 200  # autocorrelation times that are tried
 _FASTEST, _SLOWEST = 0.2, 0.7  # by what the variance of D_l falls from level to level
 
@@ -85,8 +86,8 @@ class Decay:
 
     def bias(self, weights: dict[int, float]) -> Squared:
         """‖Σ_l a_l b_l‖² of the mean Σ_l a_l E[H^{(2^l)}], for weights a_l that sum to 1."""
-        found = [self._squared(self._combined(weights))]
-        top = max(weights)
+        own, top = self._squared(self._combined(weights)), max(weights)
+        found = [Squared(own.value, math.hypot(own.se, self._unknown(weights)))]
         if len(weights) == 1:  # a burn-in is not continued from shorter ones
             for level in range(self._forgotten, min(top, self.highest) + 1):
                 shorter, scale = self._squared(self._combined({level: 1.0})), 4.0 ** (level - top)
@@ -138,6 +139,16 @@ class Decay:
     def _forgotten(self) -> int:
         """The level from which on the bias falls as 2^{−l}."""
         return 0 if self.pilot.nested else math.ceil(math.log2(max(1.0, 2.0 * self.time)))
+
+    def _unknown(self, weights: dict[int, float]) -> float:
+        """How far off ‖bias‖² may be because the differences after the last are not its halves."""
+        last = self._squared({self.highest: 1.0}).cautious
+        if 4.0 * self.time > 2.0**self.highest and not self.pilot.nested:
+            # They have not begun to fall: there may be as much as the start is away.
+            last = max(last, self._variances[0])
+        share = math.fsum(a * 2.0 ** min(0, self.highest - l) for l, a in weights.items())
+        most = max(abs(a) * 2.0 ** min(0, self.highest - l) for l, a in weights.items())
+        return last * max(share * share, (_OFF * most) ** 2)
 
     def _expected(self, weights: dict[int, float]) -> float:
         """‖bias‖² of a start that is one standard deviation of H away from where it should be."""
