@@ -33,6 +33,7 @@ NAMES = (
     "optimizers",
     "overhead",
     "mixed",
+    "ergm",
     "blackjax_chains",
 )
 

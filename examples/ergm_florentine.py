@@ -100,12 +100,12 @@ class Graphs:
         self.number = torch.zeros(nodes, nodes, dtype=torch.int64)  # of each pair
         for k, (i, j) in enumerate(pairs):
             self.number[i, j] = self.number[j, i] = k
-        self.rounds: list[tuple[Tensor, Tensor, Tensor]] = []  # pairs, i and others, j and others
+        self.rounds: list[tuple[slice, Tensor]] = []  # pairs; of both sides with others, (2, …)
         for game in games:
-            i, j = torch.tensor(game).T
+            first = int(self.number[game[0]])
             others = torch.tensor([[m for m in range(nodes) if m not in pair] for pair in game])
-            left, right = (self.number[side[:, None], others] for side in (i, j))
-            self.rounds.append((self.number[i, j], left, right))
+            sides = self.number[torch.tensor(game).T[:, :, None], others]
+            self.rounds.append((slice(first, first + len(game)), sides))
         self.observed = network[tuple(torch.tensor(pairs).T)].float()
         self.target = self.statistics(self.observed[None])[0]
         most = self.statistics(torch.ones_like(self.observed)[None])[0]
@@ -124,14 +124,14 @@ class Graphs:
     def sweep(self, x: Tensor, theta: Tensor, generator: torch.Generator) -> Tensor:
         """Draw every tie once from its law given the others, a round of pairs at a time."""
         y = x.T.clone(memory_format=torch.contiguous_format)  # (pairs, chains): fast to gather
+        u = torch.rand(y.shape, generator=generator)
         edges, *coefficients = theta.tolist()
-        for pairs, *sides in self.rounds:
-            i, j = (y.index_select(0, side.flatten()).view(*side.shape, -1) for side in sides)
-            logit = torch.full((len(pairs), len(x)), edges)
+        for pairs, sides in self.rounds:
+            i, j = y.index_select(0, sides.flatten()).view(*sides.shape, -1)
+            logit = torch.full_like(u[pairs], edges)
             for term, coefficient in zip(self.terms[1:], coefficients, strict=True):
                 logit.add_(TERMS[term][0](i, j), alpha=coefficient)
-            u = torch.rand(logit.shape, generator=generator)
-            y.index_copy_(0, pairs, (u < logit.sigmoid_()).to(y.dtype))
+            y[pairs] = u[pairs] < logit.sigmoid_()
         return y.T.contiguous()
 
 
