@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -8,8 +10,13 @@ from tests.chains import rng
 MIXED = Sizes((1, 8, 8), latent=4, channels=(8,), hidden=(20, 10))
 
 
+WIDE = Sizes((2, 8, 12), latent=1, channels=(3, 5), hidden=(6,))
+
+
 @pytest.mark.parametrize(
-    "sizes", [DIGITS, MNIST, CIFAR10, MIXED], ids=["digits", "mnist", "cifar10", "mixed"]
+    "sizes",
+    [DIGITS, MNIST, CIFAR10, MIXED, WIDE],
+    ids=["digits", "mnist", "cifar10", "mixed", "wide"],
 )
 @pytest.mark.parametrize("likelihood", [Bernoulli(), DiscretizedLogistic()])
 def test_shapes(sizes: Sizes, likelihood: Likelihood) -> None:
@@ -70,5 +77,37 @@ def test_parameters_come_from_the_generator_alone() -> None:
 def test_bad_sizes() -> None:
     with pytest.raises(ValueError, match="multiples of 8 for 3 convolutions"):
         Sizes((1, 28, 28), 10, (8, 8, 8))
-    with pytest.raises(ValueError, match="must not be empty"):
-        Sizes((1, 8, 8), 0, (8,))
+    for shape in ((1, 28, 8), (1, 8, 28)):
+        with pytest.raises(ValueError, match="multiples of 8"):
+            Sizes(shape, 10, (8, 8, 8))
+    for latent, channels in ((0, (8,)), (1, ())):
+        with pytest.raises(ValueError, match="must not be empty"):
+            Sizes((1, 8, 8), latent, channels)
+    assert Sizes((1, 8, 16), 1, (8, 4)).inner == (4, 2, 4)
+
+
+def test_sizes_of_the_published_networks() -> None:
+    """Numbers of parameters by hand: what results in the documentation were made with."""
+
+    def dense(*widths: int) -> int:
+        return sum((a + 1) * b for a, b in pairwise(widths))
+
+    def count(sizes: Sizes) -> int:
+        model = LatentModel(sizes, Bernoulli(), rng())
+        return sum(parameter.numel() for parameter in model.parameters())
+
+    assert count(DIGITS) == dense(64, 200, 32) + dense(16, 200, 64)
+    assert count(MNIST) == dense(784, 200, 200, 100) + dense(50, 200, 200, 784)
+    encoder = sum((16 * a + 1) * b for a, b in pairwise((3, 32, 64, 128)))
+    decoder = sum((16 * a + 1) * b for a, b in pairwise((128, 64, 32, 3)))
+    inner = 128 * 4 * 4
+    assert count(CIFAR10) == encoder + dense(inner, 200) + dense(100, inner) + decoder
+
+
+def test_scales_stay_where_weights_are_finite() -> None:
+    model = LatentModel(DIGITS, Bernoulli(), rng())
+    with torch.no_grad():
+        for parameter in model.encoder.parameters():
+            parameter.mul_(1e4)
+    _, log_scale = model.encoder(torch.rand(3, 1, 8, 8, generator=rng()))
+    assert log_scale.abs().max().item() == 7.0
