@@ -46,6 +46,14 @@ def test_log_joint_is_the_normal_prior_times_the_likelihood() -> None:
     assert torch.allclose(model.log_joint(z, y), expected, atol=1e-4)
 
 
+def test_log_weight_is_the_joint_over_the_proposal() -> None:
+    model = LatentModel(DIGITS, Bernoulli(), rng())
+    z, y = torch.randn(4, 16, generator=rng(1)), torch.rand(4, 1, 8, 8, generator=rng(2)).round()
+    mean, log_scale = model.encoder(y)
+    ratio = model.log_joint(z, y) - model.log_q(z, mean, log_scale)
+    assert torch.equal(model.log_weight(z, y, mean, log_scale), ratio)
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_upsampling_is_the_transposed_convolution(channels: int) -> None:
     """Values and gradients, in double precision."""
