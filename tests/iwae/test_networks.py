@@ -119,3 +119,30 @@ def test_scales_stay_where_weights_are_finite() -> None:
             parameter.mul_(1e4)
     _, log_scale = model.encoder(torch.rand(3, 1, 8, 8, generator=rng()))
     assert log_scale.abs().max().item() == 7.0
+
+
+def test_weights_have_the_variance_of_their_inputs() -> None:
+    """Uniform in ±√(3/fan-in); a pixel of a transposed convolution sees a quarter of its kernel."""
+    model = LatentModel(CIFAR10, Bernoulli(), rng())
+    seen = 0
+    for layer in model.modules():
+        if isinstance(layer, (torch.nn.Linear, torch.nn.Conv2d, torch.nn.ConvTranspose2d)):
+            seen += 1
+            weight = layer.weight.detach()
+            if isinstance(layer, torch.nn.Linear):
+                inputs = layer.in_features
+            else:
+                inputs = layer.in_channels * (4 if layer.transposed else 16)
+            bound = (3.0 / inputs) ** 0.5
+            assert 0.98 * bound < float(weight.abs().max()) <= bound
+            assert float(weight.std()) == pytest.approx(inputs**-0.5, rel=0.05)
+            assert layer.bias is not None
+            assert not layer.bias.any()
+    assert seen == 8
+
+
+def test_draws_have_the_precision_of_the_mean() -> None:
+    zero = torch.zeros(50, 2, dtype=torch.float64)
+    z = LatentModel.propose(50, zero, zero, zero, rng())
+    assert z.dtype == torch.float64
+    assert not torch.equal(z.float().double(), z)
