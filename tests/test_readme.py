@@ -95,14 +95,15 @@ def test_mixed_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert (tmp_path / "a.png").stat().st_size > 10_000
 
 
-RESULTS = sorted((ROOT / "results").glob("*/summary.json"))
+RESULTS = sorted((ROOT / "results").glob("*/claims.md"))
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda p: p.parent.name)
 def test_results_say_the_same_everywhere(path: Path) -> None:
     """Tables, summary and figures of a committed result belong together, and say whence."""
-    (findings,) = map(read_back, json.loads(path.read_text(encoding="utf-8"))["reproductions"])
-    text = (path.parent / "claims.md").read_text(encoding="utf-8")
+    summary = json.loads((path.parent / "summary.json").read_text(encoding="utf-8"))
+    (findings,) = map(read_back, summary["reproductions"])
+    text = path.read_text(encoding="utf-8")
     assert text == claims_markdown.page([findings])
     about = findings.about
     assert about["command"].startswith("mlmcgrad reproduce --preset ")
