@@ -111,13 +111,7 @@ def test_results_say_the_same_everywhere(path: Path) -> None:
     assert about["seconds"] > 0
     assert f"`{about['command']}`" in text
     assert about["commit"] in text
-    assert len(findings.claims) == {"digits": 92, "cifar10": 50}[path.parent.name]
+    assert len(findings.claims) == 92
     assert len(findings.final) == findings.runs
     assert not findings.failed
     assert (path.parent / "figures" / "main.png").exists()
-
-
-def test_a_result_of_an_older_version_says_what_its_preset_is_called_now() -> None:
-    text = (ROOT / "results" / "cifar10" / "claims.md").read_text(encoding="utf-8")
-    assert "`mlmcgrad reproduce --preset cpu`" in text
-    assert "Since version 0.2 this preset is called `full`." in text
