@@ -48,7 +48,7 @@ lint: $(STAMP)
 demo: $(STAMP)
 	$(BIN)/mlmcgrad reproduce --preset quick --resume
 
-# JAX and BlackJAX are only the other side of a comparison: they live in an environment of their own.
+# JAX, BlackJAX and pyERGM are only the other side of a comparison: they live in an environment of their own.
 $(BENCH)/.installed: pyproject.toml constraints.txt
 	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/python -m pip install --quiet -c constraints.txt -e '.[bench]'

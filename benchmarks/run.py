@@ -34,6 +34,7 @@ NAMES = (
     "overhead",
     "mixed",
     "gibbs",
+    "ergm",
     "blackjax_chains",
 )
 

@@ -262,6 +262,7 @@ def test_weights_that_are_not_finite_are_refused() -> None:
 
 
 def test_options_have_names() -> None:
+    assert Objective(linear(), "iwae", candidates=7).candidates == 7
     for count in range(1, 12):
         with pytest.raises(TypeError, match="positional"):
             Objective(linear(), "mlmc", *[5] * count)

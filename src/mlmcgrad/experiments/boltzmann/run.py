@@ -34,6 +34,7 @@ from mlmcgrad.experiments.boltzmann.settings import (
 )
 from mlmcgrad.experiments.folder import simulated
 from mlmcgrad.kernels import Gibbs
+from mlmcgrad.runs.atomic import write_atomically
 from mlmcgrad.runs.pool import Report
 
 _POINTS = 50  # of a curve
@@ -60,7 +61,8 @@ def run(settings: Boltzmann, console: Console) -> dict[str, Any]:
     with simulated(settings, train, arguments, summarise, console) as findings:
         path = figures.draw(settings.out, findings)
         figures.draw_samples(settings.out, findings)
-        tables.write(settings.out, findings.summary)
+        table = tables.markdown(findings.summary)
+        write_atomically(settings.out / "table.md", table.encode())
         tables.show(findings.summary, console)
     console.print(f"figure: {path}", style="bold", highlight=False, soft_wrap=True)
     return findings.summary

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from mlmcgrad.experiments.boltzmann.settings import LABELS, REFERENCES
-from mlmcgrad.runs.atomic import write_atomically
 
 _TITLES = {
     "bars": "Bars and stripes: log-likelihood of 32 rows",
@@ -39,15 +37,15 @@ def show(summary: dict[str, Any], console: Console) -> None:
     console.print(_NOTE)
 
 
-def write(folder: Path, summary: dict[str, Any]) -> None:
-    """Write table.md."""
+def markdown(summary: dict[str, Any]) -> str:
+    """The same tables in Markdown."""
     lines = []
     for name, found in summary["data"].items():
         lines += [f"**{_title(name, found)}**", "", f"| {' | '.join(_COLUMNS)} |"]
         lines.append(f"|---|{'---:|' * (len(_COLUMNS) - 1)}")
         lines += [f"| {' | '.join(cells)} |" for _, cells in _rows(found)]
         lines.append("")
-    write_atomically(folder / "table.md", "\n".join([*lines, f"{_NOTE} {_CLOCK}", ""]).encode())
+    return "\n".join([*lines, f"{_NOTE} {_CLOCK}", ""])
 
 
 def _title(name: str, found: dict[str, Any]) -> str:
