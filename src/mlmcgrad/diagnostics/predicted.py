@@ -74,7 +74,7 @@ def predict(estimator: Estimator, decay: Decay, cost: Cost) -> Predicted:
     within, steps = 0.0, 0.0
     weights: dict[int, float] = {}  # E[a_l]
     means: list[tuple[float, Tensor]] = []
-    for probability, lengths, a in _combinations(estimator):
+    for probability, lengths, a in combinations(estimator):
         top = lengths[-1].bit_length() - 1
         alpha = torch.zeros(top + 1, dtype=torch.float64)
         for length, weight in zip(lengths, a, strict=True):
@@ -92,7 +92,7 @@ def predict(estimator: Estimator, decay: Decay, cost: Cost) -> Predicted:
     return Predicted(estimator, bias, within + between, cost.of(steps))
 
 
-def _combinations(estimator: Estimator) -> list[tuple[float, list[int], list[float]]]:
+def combinations(estimator: Estimator) -> list[tuple[float, list[int], list[float]]]:
     """Probability, lengths p_j and weights a_j of every simulation that may be drawn."""
     if isinstance(estimator, Average):
         plans = [(1.0, estimator.plan(1, None, torch.Generator()))]
