@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -50,8 +51,9 @@ def test_the_tree_has_the_arrays_with_their_dimensions() -> None:
 def test_the_estimate_of_an_exported_plan() -> None:
     """More chains than draws and chains of all lengths; nothing warns."""
     gradient, problem = _gradient()
-    tree: Any = to_arviz(gradient, problem.start(200), generator=rng())
-    _, estimate = gradient.gradient(problem.start(200), generator=rng())
+    gradient = dataclasses.replace(gradient, estimator=mg.MLMC(mg.schedules.power(4.0, 0.5)))
+    tree: Any = to_arviz(gradient, problem.start(200), n=50, generator=rng())
+    _, estimate = gradient.gradient(problem.start(200), n=50, generator=rng())
     x, weight = tree["posterior"]["x"], tree["sample_stats"]["weight"]
     loss = 0.5 * ((x - problem.theta.detach().numpy()) ** 2).sum("x_dim_0")
     value = float((weight * loss).sum("draw").mean("chain"))

@@ -19,6 +19,7 @@ from tests.chains import rng
 
 ESTIMATORS = [
     mg.MLMC(64),
+    mg.MLMC(2),
     mg.MLMC(mg.schedules.power(4.0, 0.5), assignment="balanced", base=2),
     mg.MLMCSum(64),
     mg.MLMCSum(math.inf, continuation=0.4),
@@ -163,6 +164,10 @@ def test_refuses_what_cannot_be_recorded(monkeypatch: pytest.MonkeyPatch) -> Non
     gradient = mg.MarkovGradient(kernel, loss, mg.MLMC(8))
     with pytest.raises(ValueError, match="burn_in must come with length, got burn_in = 3 alone"):
         to_dict(gradient, x0, burn_in=3, generator=rng())
+    with pytest.raises(ValueError, match=r"burn_in must be an integer ≥ 0, got 2.5"):
+        to_dict(gradient, x0, length=4, burn_in=2.5, generator=rng())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"names\['b'\] must be an integer ≥ 1, got 0"):
+        to_dict(gradient, x0, length=4, generator=rng(), names={"a": (3,), "b": (0,)})
     for wrong in (0, 2.5):
         with pytest.raises(ValueError, match=f"length must be an integer ≥ 1, got {wrong}"):
             to_dict(gradient, x0, length=wrong, generator=rng())  # type: ignore[arg-type]

@@ -160,6 +160,18 @@ def test_dual_averaging_by_hand() -> None:
     assert sizes == pytest.approx(_dual_averages(), abs=1e-14)
 
 
+def test_the_order_of_magnitude_is_found_by_doubling() -> None:
+    kernel, log2 = RWMH(TARGETS["skewed, 2"].log_density, 1.0), math.log(2.0)
+    for doublings in (1, 2, 50):
+        edge = (doublings - 0.5) * log2
+        found = adaptation._crossing(lambda size, e=edge: float(size < e), 0.3, kernel)  # type: ignore[misc]
+        assert found == pytest.approx(doublings * log2)
+        found = adaptation._crossing(lambda size, e=edge: float(size < -e), 0.3, kernel)  # type: ignore[misc]
+        assert found == pytest.approx(-doublings * log2)
+    with pytest.raises(RuntimeError, match="most proposals are accepted"):
+        adaptation._crossing(lambda size: float(size < 50.5 * log2), 0.3, kernel)
+
+
 def test_sizes_stay_within_reach() -> None:
     now = adaptation._Averages(10_000, 1.0, 0.0, 0.0)
     assert adaptation._updated(now, 1.0, 0.0).size == pytest.approx(-50.0 * math.log(2.0))

@@ -120,8 +120,8 @@ def to_dict(
         stats["lp"] = _evaluated(log_density, states, x0.device, context, gradient.chunk)
     if states.dtype in HALF:
         states = states.float()  # NumPy has no bfloat16
-    flat = states.reshape(chains, draws, -1)
-    pieces = flat.split([math.prod(shape) for shape in parts.values()], 2)
+    sizes = [math.prod(shape) for shape in parts.values()]
+    pieces = states.reshape(chains * draws, -1).split(sizes, 1)
     return {
         "posterior": {
             name: piece.reshape(chains, draws, *shape).numpy()
@@ -196,7 +196,7 @@ def _parts(names: Names, shape: torch.Size) -> dict[str, tuple[int, ...]]:
         parts = {names: tuple(shape)}
     else:
         parts = {
-            name: tuple(whole(size, f"names[{name!r}]", 0) for size in part)
+            name: tuple(whole(size, f"names[{name!r}]") for size in part)
             for name, part in names.items()
         }
     total = sum(math.prod(part) for part in parts.values())
@@ -217,7 +217,7 @@ def _record(
 ) -> tuple[Tensor, Tensor]:
     """States after each step, (chains, draws, *shape), and whether it moved, (chains, draws)."""
     chains, draws = len(plan.levels), int(plan.longest.max())
-    numbers = chains * draws * x0[0].numel()
+    numbers = chains * draws * x0.shape[1:].numel()
     if numbers > _NUMBERS:
         raise ValueError(
             f"x0 must start fewer chains: {chains} of {draws:,} draws have {numbers:,} numbers, "
@@ -230,9 +230,7 @@ def _record(
         states[rows, columns] = block.path[1:].transpose(0, 1).cpu()
         moved[rows, columns] = block.moved.T.double().cpu()
     last = plan.longest.cpu()[:, None] - 1
-    if bool((last < draws - 1).any()):
-        states = states[torch.arange(chains)[:, None], torch.arange(draws).minimum(last)]
-    return states, moved
+    return states[torch.arange(chains)[:, None], torch.arange(draws).minimum(last)], moved
 
 
 def _log_density(kernel: Kernel) -> Callable[..., Tensor] | None:

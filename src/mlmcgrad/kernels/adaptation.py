@@ -126,20 +126,18 @@ def adapt(
     found = _Averages(0, 0.0, _crossing(lambda size: tried(size)[1], wanted, kernel), 0.0)
     centre = found.size + math.log(10.0)
     measured = steps // 5
-    hoped = 0.0  # expected number of moves of a chain
-    for _ in range(steps - measured):
-        state, accepted = tried(found.size)
-        found = _updated(found, wanted - accepted, centre)
-        hoped += accepted
-    total = 0.0
-    for _ in range(measured):
-        state, accepted = tried(found.averaged)
-        total += accepted
+    accepted = []
+    for step in range(steps):
+        adapting = step < steps - measured
+        state, share = tried(found.size if adapting else found.averaged)
+        accepted.append(share)
+        if adapting:
+            found = _updated(found, wanted - share, centre)
 
     # A proposal that differs from its state by less than rounding is always accepted.
-    if hoped + total > _MOVES and bool((state.x == x0).all()):
+    if sum(accepted) > _MOVES and bool((state.x == x0).all()):
         raise RuntimeError(_NOWHERE.format(found=f"{math.exp(found.averaged):.3g}"))
-    acceptance = total / measured
+    acceptance = sum(accepted[-measured:]) / measured
     if abs(acceptance - wanted) > _FAR:
         warnings.warn(
             f"the pilot of {steps} steps ended with an acceptance of {acceptance:.3f}, far from "
