@@ -81,12 +81,11 @@ class StepKernel(ABC, Generic[S]):
         """Run every chain for its planned length; its measure comes block by block."""
         plan = plan.to(x0.device)
         carried = torch.zeros(len(plan.levels), dtype=torch.float64, device=x0.device)
-        part, active = plan, -1
+        part: Plan | None = None  # of the chains that still run, in their order
         simulation = Simulation(self.blocks(x0, context, plan.longest, generator))
         for owner, step, path, moved in simulation:
-            if len(owner) != active:
-                active = len(owner)
-                part, carried = plan.select(owner), carried[:active]
+            if part is None or len(part.levels) != len(owner):
+                part, carried = plan.select(owner), carried[: len(owner)]
             end = step + len(moved)
             weights = part.step_weights(step + 1, end)
             measure, carried = merge_runs(path, moved, weights, carried, owner)
