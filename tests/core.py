@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "mlmcgrad"
 EXTRAS = (
+    "arviz_base",
     "filelock",
     "formulae",
     "jinja2",
@@ -25,6 +26,7 @@ EXTRAS = (
     "scipy",
     "sklearn",
     "tyro",
+    "xarray",
 )
 FOLDERS = ("estimators", "kernels", "optim", "theory", "problems", "diagnostics", "iwae")
 # Each runs in seconds; what takes minutes does not depend on what is installed.
@@ -39,6 +41,7 @@ TESTS = (
     "theory",
     "problems",
     "iwae/test_states.py",
+    "diagnostics/test_export.py",
     "diagnostics/test_slopes.py",
 )
 

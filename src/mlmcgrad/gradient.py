@@ -28,15 +28,7 @@ from mlmcgrad.backward import (
 )
 from mlmcgrad.estimate import Estimate, warn_of
 from mlmcgrad.estimators import MAX_TRANSITIONS, Estimator, check_budget
-from mlmcgrad.kernels.base import (
-    Context,
-    Kernel,
-    Pieces,
-    Simulation,
-    Start,
-    check_context,
-    tensors_in,
-)
+from mlmcgrad.kernels.base import Context, Kernel, Pieces, Simulation, Start, check_call
 from mlmcgrad.measure import Measure, certainty, chunks, drop, thin
 from mlmcgrad.plan import Plan
 from mlmcgrad.ranges import non_negative, whole
@@ -136,7 +128,7 @@ class MarkovGradient:
         Takes the arguments of `backward`. The tensors belong to `estimate.parameters`, which are
         the `parameters` given or else the leaves found, in the order autograd meets them.
         """
-        plan = self._plan(x0, context, n, generator)
+        plan = self.plan(x0, context, n, generator)
         total = WeightedBackward(
             self.loss, context, divisor=self._divisor(plan), parameters=self._fixed
         )
@@ -163,7 +155,7 @@ class MarkovGradient:
         Returns:
             The weighted loss as a differentiable scalar, and what was spent.
         """
-        plan = self._plan(x0, context, n, generator)
+        plan = self.plan(x0, context, n, generator)
         simulation = self.simulate(x0, context, plan, generator)
         parts = list(chunks(simulation, self.chunk))
         terms = []
@@ -189,6 +181,23 @@ class MarkovGradient:
             parameters=found if self._fixed is None else self._fixed,
         )
         return scalar, estimate
+
+    def plan(
+        self, x0: Start, context: Context, n: SupportsIndex | None, generator: torch.Generator
+    ) -> Plan:
+        """Check what a method was called with, and let the estimator plan its chains.
+
+        For those who simulate by themselves; `gradient` and its like begin with it.
+        """
+        if torch.is_inference_mode_enabled():
+            raise RuntimeError(
+                "gradients cannot be computed under torch.inference_mode(); leave that block, or "
+                "use torch.no_grad() around what needs no gradient"
+            )
+        chains = check_call(self.kernel, x0, context, generator)
+        n = None if n is None else check_iteration(n)
+        check_budget(self.estimator, chains, n, self.max_transitions)
+        return self.estimator.plan(chains, n, generator)
 
     def simulate(
         self, x0: Start, context: Context, plan: Plan, generator: torch.Generator
@@ -217,35 +226,6 @@ class MarkovGradient:
             if len(measure):
                 yield measure
         return simulation.outcome
-
-    def _plan(
-        self, x0: Start, context: Context, n: SupportsIndex | None, generator: torch.Generator
-    ) -> Plan:
-        """Check what a method was called with, and plan its chains."""
-        if torch.is_inference_mode_enabled():
-            raise RuntimeError(
-                "gradients cannot be computed under torch.inference_mode(); leave that block, or "
-                "use torch.no_grad() around what needs no gradient"
-            )
-        if not isinstance(generator, torch.Generator):
-            raise TypeError(
-                f"generator must be a torch.Generator, got {generator!r}; for example "
-                "torch.Generator().manual_seed(0)"
-            )
-        chains = self.kernel.chains(x0, context)
-        if chains == 0:
-            raise ValueError("x0 must have at least one row, one for each chain, got 0")
-        check_context(context)
-        for position, tensor in enumerate(tensors_in(context), start=1):
-            if tensor.dim() == 0 or len(tensor) != chains:
-                raise ValueError(
-                    f"context tensor {position} must have one row for each of the {chains} chains, "
-                    f"got shape {tuple(tensor.shape)}; repeat or expand it along its first "
-                    "dimension"
-                )
-        n = None if n is None else check_iteration(n)
-        check_budget(self.estimator, chains, n, self.max_transitions)
-        return self.estimator.plan(chains, n, generator)
 
     def _divisor(self, plan: Plan) -> int:
         return len(plan.levels) if self.reduction == "mean" else 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from mlmcgrad.kernels.acceptance import Noise, decide, judged, proposal_noise
+from mlmcgrad.kernels.acceptance import Noise, decide, judged, probability, proposal_noise
 from tests.chains import rng
 
 
@@ -17,6 +17,12 @@ def test_a_proposal_is_accepted_where_log_u_is_below_a_finite_ratio() -> None:
     ratio = torch.tensor([-1.0, -1.0, -1.0, 0.0, -math.inf, math.inf, math.nan])
     log_u = torch.tensor([-1.1, -1.0, -0.9, -0.1, -9.0, -9.0, -9.0])
     assert decide(ratio, log_u).tolist() == [True, False, False, True, False, False, False]
+
+
+def test_the_chance_of_being_accepted() -> None:
+    ratio = torch.tensor([-1.0, 0.0, 3.0, -math.inf, math.inf, math.nan])
+    expected = torch.tensor([math.exp(-1.0), 1.0, 1.0, 0.0, 0.0, 0.0])
+    assert torch.allclose(probability(ratio), expected)
 
 
 @pytest.mark.parametrize(

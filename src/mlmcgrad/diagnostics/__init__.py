@@ -1,6 +1,7 @@
 """Is it right on your problem? Bias, moments and cost of an estimator, levels, chains, slopes."""
 
 from mlmcgrad.diagnostics.chains import Health, Weights, diagnose, effective_sample_size, weights
+from mlmcgrad.diagnostics.export import to_arviz, to_dict
 from mlmcgrad.diagnostics.ladder import Accuracy, accuracy
 from mlmcgrad.diagnostics.levels import LevelTest, level_test
 from mlmcgrad.diagnostics.per_chain import chain_gradients
@@ -22,5 +23,7 @@ __all__ = [
     "fit_power",
     "level_test",
     "long_run",
+    "to_arviz",
+    "to_dict",
     "weights",
 ]

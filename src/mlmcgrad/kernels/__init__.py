@@ -1,5 +1,6 @@
 """Kernels: they simulate the planned chains and yield their signed measure."""
 
+from mlmcgrad.kernels.adaptation import Adapted, adapt
 from mlmcgrad.kernels.base import Kernel, Outcome, Simulation
 from mlmcgrad.kernels.finite import Finite
 from mlmcgrad.kernels.from_step import FromStep
@@ -15,6 +16,7 @@ __all__ = [
     "ISIR",
     "MALA",
     "RWMH",
+    "Adapted",
     "Finite",
     "FirstBlock",
     "FromStep",
@@ -24,4 +26,5 @@ __all__ = [
     "Outcome",
     "Regenerative",
     "Simulation",
+    "adapt",
 ]

@@ -21,6 +21,11 @@ def decide(log_ratio: Tensor, log_uniform: Tensor) -> Tensor:
     return (log_uniform < log_ratio) & (log_ratio < torch.inf)
 
 
+def probability(log_ratio: Tensor) -> Tensor:
+    """The chance 1 ∧ e^r that `decide` accepts, (chains,); 0 for a ratio of NaN or +∞."""
+    return torch.where(log_ratio < torch.inf, log_ratio.clamp(max=0.0).exp(), 0.0)
+
+
 def usable(log_ratio: Tensor, log_density: Tensor) -> Tensor:
     """Whether proposals could be judged, from their r and log π(y); of any shape.
 

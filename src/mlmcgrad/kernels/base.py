@@ -112,6 +112,27 @@ def check_context(context: Any, place: str = "context") -> None:
             check_context(value, f"{place}[{index}]")
 
 
+def check_call(kernel: Kernel, x0: Start, context: Context, generator: torch.Generator) -> int:
+    """The number of chains that a call runs; refuses arguments that cannot go together."""
+    if not isinstance(generator, torch.Generator):
+        raise TypeError(
+            f"generator must be a torch.Generator, got {generator!r}; for example "
+            "torch.Generator().manual_seed(0)"
+        )
+    chains = kernel.chains(x0, context)
+    if chains == 0:
+        raise ValueError("x0 must have at least one row, one for each chain, got 0")
+    check_context(context)
+    for position, tensor in enumerate(tensors_in(context), start=1):
+        if tensor.dim() == 0 or len(tensor) != chains:
+            raise ValueError(
+                f"context tensor {position} must have one row for each of the {chains} chains, "
+                f"got shape {tuple(tensor.shape)}; repeat or expand it along its first "
+                "dimension"
+            )
+    return chains
+
+
 def count_states(x0: Start, kernel: str) -> int:
     """The number of chains that states x0 start; refuses everything but states."""
     if isinstance(x0, Remembered):

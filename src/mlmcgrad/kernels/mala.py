@@ -39,7 +39,7 @@ class MALA(MetropolisKernel[State]):
         log_density: log π up to a constant, `log_density(x, *context) -> (chains,)`,
             differentiable in x. Evaluated and differentiated once per step.
         step_size: h, a number or a tensor that broadcasts against one state. An acceptance near
-            0.57 is about right in high dimension.
+            0.57 is about right in high dimension; `adapt` finds the step size for it.
         compile: make blocks of steps by `torch.compile`, see `MetropolisKernel`.
 
     Reference:

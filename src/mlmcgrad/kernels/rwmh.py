@@ -32,7 +32,7 @@ class RWMH(MetropolisKernel[State]):
             evaluated once per step and never differentiated.
         step_size: h, standard deviation of the proposal, a number or a tensor that broadcasts
             against one state. In d dimensions about 2.4/√d standard deviations of π is a good
-            start.
+            start; `adapt` finds it.
         compile: make blocks of steps by `torch.compile`, see `MetropolisKernel`.
 
     Reference:

@@ -9,13 +9,13 @@ before the next one starts, so memory does not depend on the length of the chain
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar, final
 
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels.base import Context, Outcome, Pieces, Start, count_states, take
+from mlmcgrad.kernels.base import Context, Outcome, Pieces, Simulation, Start, count_states, take
 from mlmcgrad.measure import Measure, merge, merge_runs
 from mlmcgrad.plan import Plan
 
@@ -36,6 +36,15 @@ class Walk(NamedTuple, Generic[S]):
     path: Tensor  # (steps + 1, chains, *shape): the position before them, and after each step
     moved: Tensor  # (steps, chains) bool: whether a step changed the position
     valid: Tensor | None  # (steps, chains) bool: false for a proposal that could not be used
+
+
+class Block(NamedTuple):
+    """Some steps of the chains that still run."""
+
+    chains: Tensor  # (active,): which ones, the longest first
+    step: int  # how many steps they had made before
+    path: Tensor  # (steps + 1, active, *shape): where they were, and after each step
+    moved: Tensor  # (steps, active) bool
 
 
 class StepKernel(ABC, Generic[S]):
@@ -71,18 +80,47 @@ class StepKernel(ABC, Generic[S]):
     def run(self, x0: Start, context: Context, plan: Plan, generator: torch.Generator) -> Pieces:
         """Run every chain for its planned length; its measure comes block by block."""
         plan = plan.to(x0.device)
-        lengths = plan.longest
+        carried = torch.zeros(len(plan.levels), dtype=torch.float64, device=x0.device)
+        part: Plan | None = None  # of the chains that still run, in their order
+        simulation = Simulation(self.blocks(x0, context, plan.longest, generator))
+        for owner, step, path, moved in simulation:
+            if part is None or len(part.levels) != len(owner):
+                part, carried = plan.select(owner), carried[: len(owner)]
+            end = step + len(moved)
+            weights = part.step_weights(step + 1, end)
+            measure, carried = merge_runs(path, moved, weights, carried, owner)
+            # Discrete states come back again and again: one point each is enough.
+            yield measure if path.is_floating_point() else merge(measure)
+            if end == int(part.longest[-1]):
+                keep = (part.longest == end) & (carried != 0.0)
+                yield Measure(path[-1][keep], owner[keep], carried[keep])
+        return simulation.outcome
+
+    @final
+    def blocks(
+        self, x0: Tensor, context: Context, lengths: Tensor, generator: torch.Generator
+    ) -> Generator[Block, None, Outcome]:
+        """Run every chain for its length: what they did comes block by block.
+
+        `run` makes a measure of it; whoever wants the trajectories themselves takes them here,
+        and gets those of `run` for the same state of the generator.
+
+        Args:
+            x0: where the chains start, (chains, *shape).
+            context: as for `run`.
+            lengths: transitions of each chain, (chains,).
+            generator: source of all randomness.
+        """
+        lengths = lengths.to(x0.device)
         order = lengths.argsort(descending=True, stable=True)
-        plan, context = plan.select(order), take(context, order)
+        longest, context = lengths[order], take(context, order)
         last = torch.empty_like(x0)
         state, at_start = self.start(x0.detach()[order], context)
-        carried = torch.zeros(len(order), dtype=torch.float64, device=x0.device)
         step, accepted, invalid = 0, 0, 0
 
-        for active, end in _segments(plan.longest):
-            state, carried = type(state)(*(s[:active] for s in state)), carried[:active]
+        for active, end in _segments(longest):
+            state = type(state)(*(s[:active] for s in state))
             context, order = take(context, slice(active)), order[:active]
-            plan = plan.select(slice(active))
             while step < end:
                 count = min(end - step, _block_steps(state[0]))
                 with torch.no_grad():
@@ -90,17 +128,12 @@ class StepKernel(ABC, Generic[S]):
                     walks = self.walk(state, noise, context)
                 path = _joined([walk.path for walk in walks])
                 moved = torch.cat([walk.moved for walk in walks])
-                weights = plan.step_weights(step + 1, step + count)
-                measure, carried = merge_runs(path, moved, weights, carried, order)
-                # Discrete states come back again and again: one point each is enough.
-                yield measure if path.is_floating_point() else merge(measure)
+                yield Block(order, step, path, moved)
                 accepted += int(moved.sum())
                 invalid += sum(int((~walk.valid).sum()) for walk in walks if walk.valid is not None)
                 state, step = walks[-1].state, step + count
-            ended = plan.longest == end
+            ended = longest[:active] == end
             last[order[ended]] = state[0][ended]
-            keep = ended & (carried != 0.0)
-            yield Measure(state[0][keep], order[keep], carried[keep])
 
         transitions = int(lengths.sum())
         evaluations = at_start * len(lengths) + self.evaluations_per_step * transitions
