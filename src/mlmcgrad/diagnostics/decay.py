@@ -93,7 +93,8 @@ class Decay:
                 shorter, scale = self._squared(self._combined({level: 1.0})), 4.0 ** (level - top)
                 found.append(Squared(scale * shorter.value, scale * shorter.se))
         measured = min(found, key=lambda square: square.se)
-        return _weighed(Squared(max(0.0, measured.value), measured.se), self._expected(weights))
+        measured = Squared(max(0.0, measured.value), measured.se)
+        return _weighed(measured, self._expected(weights), self._expected({top: 1.0}))
 
     def covariance(self, level: int) -> Tensor:
         """Σ_i Cov(D_l, D_m)_i of simulations of the length 2^level, (level + 1, level + 1)."""
@@ -117,12 +118,20 @@ class Decay:
         if self._variances[0] <= 0.0:
             return 0.1
 
+        # Chains that start at one point have little variance at first: from its largest value on.
+        first = int(np.argmax(self._variances))
+        if first == self.highest:  # it has not begun to fall
+            return 2.0**self.highest
+        levels = range(first, self.highest + 1)
+        counts = [sum(len(g.estimates) for g in self.pilot.groups[level:]) for level in levels]
+
         def misfit(time: float) -> float:
             ratios = [
-                math.log(max(v, 1e-300) / average_variance(time, 2.0**level))
-                for level, v in enumerate(self._variances)
+                math.log(max(self._variances[level], 1e-300) / average_variance(time, 2.0**level))
+                for level in levels
             ]
-            return float(np.var(ratios))
+            centre = np.average(ratios, weights=counts)
+            return float(np.average((np.array(ratios) - centre) ** 2, weights=counts))
 
         return float(min(np.geomspace(0.1, 4.0 * 2**self.highest, _TIMES), key=misfit))
 
@@ -192,14 +201,13 @@ class Decay:
         return Squared(float(mean @ mean - noise.trace()), math.sqrt(spread))
 
 
-def _weighed(measured: Squared, expected: float) -> Squared:
+def _weighed(measured: Squared, expected: float, spread: float) -> Squared:
     """What was measured, and what one expects before: the more the noisier the measurement is."""
-    if expected <= 0.0 or measured.se <= 0.0:
+    if spread <= 0.0 or measured.se <= 0.0:
         return measured
-    precisions = measured.se**-2, expected**-2
-    total = sum(precisions)
-    value = (precisions[0] * measured.value + precisions[1] * expected) / total
-    return Squared(value, total**-0.5)
+    share = spread**2 / (spread**2 + measured.se**2)
+    value = share * measured.value + (1.0 - share) * expected
+    return Squared(value, math.sqrt(share) * measured.se)
 
 
 def average_variance(time: float, p: float) -> float:
