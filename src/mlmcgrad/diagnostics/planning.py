@@ -19,16 +19,16 @@ import torch
 from mlmcgrad.diagnostics.choice import Choice
 from mlmcgrad.diagnostics.decay import Decay
 from mlmcgrad.diagnostics.per_chain import chain_gradients
-from mlmcgrad.diagnostics.pilot import Pilot, pilot
-from mlmcgrad.diagnostics.predicted import Cost, predict
+from mlmcgrad.diagnostics.pilot import pilot
+from mlmcgrad.diagnostics.predicted import FEWEST, Cost, predict
 from mlmcgrad.estimators import MLMC, Average, Estimator, MLMCSum
 from mlmcgrad.gradient import MarkovGradient
-from mlmcgrad.kernels import Importance
 from mlmcgrad.kernels.base import Start, take
 from mlmcgrad.ranges import fraction, positive
 
 _MOST = 2e6  # evaluations of a pilot: more of them say nothing new
-_BEYOND = 4  # levels after the pilot's last that are considered
+_BEYOND = 8  # levels after the pilot's last that are considered
+_MOST_LEVELS = 16
 # r of the sum form. P(K ≥ l) ∝ √(V_l / C_l) is best: chains have V_l ∝ 2^−l, importance sampling
 # up to 4^−l, and C_l ∝ 2^l.
 _CONTINUATIONS = (0.6, 0.5, 2.0**-1.25, 2.0**-1.5)
@@ -80,7 +80,7 @@ def plan(
     cost = _cost(gradient, x0, context, generator)
     candidates = [
         predict(estimator, decay, cost)
-        for estimator in grid(measured, nested=isinstance(gradient.kernel, Importance))
+        for estimator in grid(measured.highest, _affordable(cost, budget), nested=measured.nested)
     ]
     if accuracy is not None:
         reach = [c for c in candidates if c.bias.value < accuracy**2]
@@ -90,15 +90,26 @@ def plan(
     return Choice(tuple(candidates), float(budget), decay, cost)
 
 
-def grid(measured: Pilot, *, nested: bool) -> Iterator[Estimator]:
-    """The estimators that are looked at, with lengths that are powers of two."""
-    highest = measured.highest + _BEYOND
+def _affordable(cost: Cost, budget: float | None) -> int:
+    """The highest level of which a budget allows some simulations."""
+    return _MOST_LEVELS if budget is None else max(0, int(math.log2(budget / cost.of(1.0) / FEWEST)))
+
+
+def grid(pilot: int, affordable: int, *, nested: bool) -> Iterator[Estimator]:
+    """The estimators that are looked at, with lengths that are powers of two.
+
+    Args:
+        pilot: the highest level of the pilot.
+        affordable: the highest level that the budget allows.
+        nested: whether it is importance sampling, which has no burn-in.
+    """
+    highest = min(_MOST_LEVELS, affordable, pilot + _BEYOND)
     for level in range(highest + 1):
         yield Average(2**level)
         if not nested:
             for before in range(level):
                 yield Average(2**level - 2**before, burn_in=2**before)
-    for first in range(measured.highest + 1):
+    for first in range(min(pilot, highest) + 1):
         for last in range(first + 1, highest + 1):
             yield MLMC(2**last, base=2**first)
             for r in _CONTINUATIONS if nested else _CONTINUATIONS[:2]:

@@ -23,7 +23,7 @@ from mlmcgrad.diagnostics.ladder import outcomes
 from mlmcgrad.estimators import MLMC, Average, Estimator, MLMCSum
 
 
-_FEWEST = 8  # simulations that a budget must allow: fewer do not even say how noisy they are
+FEWEST = 8  # simulations that a budget must allow: fewer do not even say how noisy they are
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Predicted:
 
     def risk(self, budget: float) -> float:
         """The same with a bias that is as large as it may well be; infinite if it cannot be done."""
-        if _FEWEST * self.cost > budget:
+        if FEWEST * self.cost > budget:
             return math.inf
         return self.bias.cautious + self.work_variance / budget
 
