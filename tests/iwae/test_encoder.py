@@ -214,6 +214,8 @@ def test_bad_starts() -> None:
     model, y = linear(latent=2), _y()
     with pytest.raises(ValueError, match=r"x0 must have shape \(5, 2\).*got \(5, 3\)"):
         _gradients(model, y, torch.zeros(5, 3), method="iwae")
+    with pytest.raises(ValueError, match="candidates ≥ 2, or leave x0 out"):
+        Objective(model, "iwae", candidates=1).backward(y, x0=torch.zeros(5, 2), generator=rng())
     with pytest.raises(ValueError, match="x0: importance sampling has no state to go on from"):
         _gradients(model, y, torch.zeros(5, 2), method="iwae", kernel="importance")
     with pytest.raises(ValueError, match="estimator must be one of"):

@@ -1,5 +1,6 @@
 """What holds for chains of different lengths, whatever the kernel."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -102,3 +103,12 @@ def test_x0_is_needed_and_kept_as_it_was() -> None:
     x0 = torch.zeros(3, 2)
     run(kernel, x0, _plan([4, 4, 4]))
     assert (x0 == 0.0).all()
+
+
+def test_paths_of_several_pieces_are_joined_where_they_meet() -> None:
+    """Each begins with the last position of the one before, which is there once."""
+    path = torch.arange(7.0)[:, None]
+    for cuts in ([], [3], [1, 4], [2, 3, 5]):
+        ends = [0, *cuts, 6]
+        pieces = [path[a : b + 1] for a, b in pairwise(ends)]
+        assert torch.equal(steps._joined(pieces), path)

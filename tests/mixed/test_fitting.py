@@ -1,5 +1,7 @@
 """What a fit says and does, beside its numbers."""
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +106,18 @@ def test_a_file_keeps_the_fit(fit: Fit, tmp_path: Path) -> None:
     null = mixed.fit("y ~ 1 + (1 | g)", MODEL.data, "bernoulli")
     with pytest.raises(ValueError, match="fit it again"):
         loaded.compare(null)
+
+
+def test_numbers_that_are_not_there_are_null(fit: Fit, tmp_path: Path) -> None:
+    """A search that ended early has no errors; strict readers of JSON know no NaN."""
+    nothing, path = torch.full_like(fit.parameter_covariance, math.nan), tmp_path / "fit.json"
+    early = replace(fit, parameter_covariance=nothing, log_likelihood=(math.nan, math.nan))
+    early.save(path)
+    assert "NaN" not in path.read_text(encoding="utf-8")
+    loaded = mixed.load(path)
+    assert bool(loaded.parameter_covariance.isnan().all())
+    assert all(map(math.isnan, loaded.log_likelihood))
+    assert torch.equal(loaded.theta, fit.theta)
 
 
 @pytest.mark.parametrize(

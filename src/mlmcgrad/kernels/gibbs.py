@@ -68,23 +68,15 @@ class Gibbs(StepKernel[State]):
     def __post_init__(self) -> None:
         weight = self.weight
         if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
-            got = (
-                f"{weight.dtype} of shape {tuple(weight.shape)}"
-                if isinstance(weight, Tensor)
-                else repr(weight)
+            raise ValueError(
+                "weight must be a floating-point tensor of shape (p, q), got " + _described(weight)
             )
-            raise ValueError(f"weight must be a floating-point tensor of shape (p, q), got {got}")
         for name, size in (("visible", weight.shape[0]), ("hidden", weight.shape[1])):
             bias = getattr(self, name)
             if not isinstance(bias, Tensor) or bias.shape != (size,) or bias.dtype != weight.dtype:
-                got = (
-                    f"{bias.dtype} of shape {tuple(bias.shape)}"
-                    if isinstance(bias, Tensor)
-                    else repr(bias)
-                )
                 raise ValueError(
                     f"{name} must be {weight.dtype} of shape ({size},) to go with weight of shape "
-                    f"{tuple(weight.shape)}, got {got}"
+                    f"{tuple(weight.shape)}, got {_described(bias)}"
                 )
 
     @classmethod
@@ -109,13 +101,12 @@ class Gibbs(StepKernel[State]):
         whole(visible, "visible")
         whole(hidden, "hidden")
         non_negative(scale, "scale")
-        shapes = ((visible, hidden), (visible,), (hidden,))
-        weight, a, c = (
-            (scale * torch.randn(shape, dtype=dtype, device=generator.device, generator=generator))
-            .requires_grad_()
-            for shape in shapes
-        )  # fmt: skip
-        return cls(weight, a, c)
+
+        def normal(*shape: int) -> Tensor:
+            z = torch.randn(shape, dtype=dtype, device=generator.device, generator=generator)
+            return (scale * z).requires_grad_()
+
+        return cls(normal(visible, hidden), normal(visible), normal(hidden))
 
     @property
     def parameters(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -188,3 +179,10 @@ class Gibbs(StepKernel[State]):
     def evaluations_per_step(self) -> int:
         """A transition counts as one evaluation of the model."""
         return 1
+
+
+def _described(value: object) -> str:
+    """Dtype and shape of a tensor, or what it is instead."""
+    if isinstance(value, Tensor):
+        return f"{value.dtype} of shape {tuple(value.shape)}"
+    return repr(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,8 @@ def save(fit: Fit, path: str | Path) -> None:
     content |= {name: getattr(fit, name) for name in _PLAIN}
     content |= {name: list(getattr(fit, name)) for name in _LISTS}
     content |= {name: getattr(fit, name).tolist() for name in _TENSORS}
-    write_atomically(Path(path), json.dumps(content, ensure_ascii=False, indent=1).encode())
+    text = json.dumps(_strict(content), ensure_ascii=False, indent=1, allow_nan=False)
+    write_atomically(Path(path), text.encode())
 
 
 def load(path: str | Path, family: Family | None = None) -> Fit:
@@ -84,7 +86,7 @@ def _fit(content: dict[str, Any], family: Family | None) -> Fit:
         certificate = Certificate(
             _tensor(certificate["displacement"]),
             _tensor(certificate["error"]),
-            float(certificate["p_value"]),
+            _number(certificate["p_value"]),
             int(certificate["passes"]),
         )
     factors = tuple(
@@ -107,7 +109,7 @@ def _fit(content: dict[str, Any], family: Family | None) -> Fit:
         names=names,
         layout=layout,
         certificate=certificate,
-        log_likelihood=(float(value), float(error)),
+        log_likelihood=(_number(value), _number(error)),
         notes=tuple(content["notes"]),
         problem=content["problem"],
         rows=int(content["rows"]),
@@ -123,5 +125,21 @@ def _fit(content: dict[str, Any], family: Family | None) -> Fit:
     return found
 
 
+def _strict(value: Any) -> Any:
+    """The same with null for a number that is not there: JSON has no NaN."""
+    if isinstance(value, dict):
+        return {key: _strict(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_strict(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
 def _tensor(values: Any) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
+    def numbers(value: Any) -> Any:
+        return [numbers(each) for each in value] if isinstance(value, list) else _number(value)
+
+    return torch.tensor(numbers(values), dtype=torch.float64)

@@ -36,3 +36,10 @@ def test_draws_have_the_law_of_the_machine() -> None:
     seen = torch.eye(16, dtype=torch.float64)[(drawn @ weights).long()]
     assert mean_is(seen, model.law())
     assert not mean_is(seen, torch.full((16,), 1.0 / 16.0, dtype=torch.float64))
+
+
+def test_a_gradient_leaves_the_tables_as_they_were() -> None:
+    hidden = Hidden(problems.boltzmann(4, 3, seed=5).kernel())
+    before = hidden.sample(50, rng())
+    hidden.gradient()
+    assert torch.equal(hidden.sample(50, rng()), before)

@@ -9,7 +9,7 @@ probability that a maximal coupling asks for. As in the published code, a pair s
 steps and a rejection after `tries`: both leave a small bias.
 
 A few pairs take long to meet, so most of the calls are for a handful of rows: they are made in
-NumPy, which takes a third of torch's time there.
+NumPy, which takes half of torch's time there.
 
 Reference:
     Qiu, Zhang, Wang (2020), Unbiased contrastive divergence algorithm for training energy-based
@@ -153,7 +153,7 @@ class _Pair(NamedTuple):
 
 
 def _uniforms(like: Array, rng: np.random.Generator) -> Array:
-    # Of the logits' own precision: a double would never be told apart from 0 by a float.
+    # In the precision of the logits, as those of `Gibbs` are.
     uniforms: Array = rng.random(like.shape, dtype=like.dtype)
     return uniforms
 

@@ -14,7 +14,7 @@ from mlmcgrad.kernels import Gibbs
 
 
 class Hidden:
-    """All hidden states of a machine with their probabilities, as (2^{q−r}, 2^r) tables."""
+    """All hidden states of a machine with their probabilities, as (2^r, 2^{q−r}) tables."""
 
     def __init__(self, machine: Gibbs, dtype: torch.dtype = torch.float64) -> None:
         weight, visible, hidden = (p.detach().to(dtype) for p in machine.parameters)
@@ -29,8 +29,8 @@ class Hidden:
 
     def gradient(self) -> tuple[Tensor, Tensor, Tensor]:
         """∇log Z in W, a and c."""
-        means = self.inside.sigmoid_() * self.law[..., None]  # P(h) E[v | h]
-        left, right = means.sum(1), means.sum(0)  # (2^r, p): summed over the other half
+        means = self.inside.sigmoid() * self.law[..., None]  # P(h) E[v | h]
+        left, right = means.sum(1), means.sum(0)  # (states, p) of a half, summed over the other
         weight = torch.cat([left.T @ self.left, right.T @ self.right], 1)
         hidden = torch.cat([self.law.sum(1) @ self.left, self.law.sum(0) @ self.right])
         return weight, left.sum(0), hidden

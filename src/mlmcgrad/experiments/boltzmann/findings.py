@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mlmcgrad.experiments.boltzmann.pictures import ceiling, pictures
-from mlmcgrad.experiments.boltzmann.settings import LABELS
+from mlmcgrad.experiments.boltzmann.settings import LABELS, Data
 from mlmcgrad.experiments.folder import Findings
 from mlmcgrad.experiments.statistics import student_interval
 
@@ -32,7 +32,7 @@ def summarise(parts: dict[str, Any]) -> Findings:
     return Findings(rows, {"data": {name: _summary(name, parts) for name in names}})
 
 
-def _summary(name: Any, parts: dict[str, Any]) -> dict[str, Any]:
+def _summary(name: Data, parts: dict[str, Any]) -> dict[str, Any]:
     data = pictures(name)
     unit = len(data) if name == "bars" else 1
     runs = {

@@ -55,9 +55,7 @@ EFFORT: dict[Preset, dict[Data, Effort]] = {
 class Boltzmann(Simulation):
     """Boltzmann machines: exact log-likelihood against Gibbs steps, for CD, PCD, UCD and MLMC."""
 
-    files: ClassVar = (
-        *("boltzmann.png", "boltzmann.svg", "samples.png", "samples.svg", "table.md"),
-    )
+    files: ClassVar = ("boltzmann.png", "boltzmann.svg", "samples.png", "samples.svg", "table.md")
 
     out: Path = Path("runs/boltzmann")
     data: tuple[Data, ...] = ("bars", "digits")
