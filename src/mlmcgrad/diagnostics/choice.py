@@ -10,14 +10,22 @@ bias that it removes.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from mlmcgrad.diagnostics.decay import Decay
-from mlmcgrad.diagnostics.predicted import Cost, Predicted
+from mlmcgrad.diagnostics.predicted import Predicted
+from mlmcgrad.diagnostics.truncations import Truncations, crossover, truncations
 from mlmcgrad.estimators import Average, Estimator
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _HEAVY = 100.0  # kurtosis from which on a variance is not to be trusted
+_KNOWN = 0.25  # relative error within which a prediction is said to be known
 _ROWS = 6
 
 
@@ -28,14 +36,16 @@ class Choice:
     Attributes:
         candidates: predictions, the best for the budget first.
         budget: evaluations over which the gradient is averaged.
+        simulations: among how many of them it is divided at least.
+        chains: simulations of an iteration, the rows of x0; for `schedule`.
         decay: bias and differences of levels, from the pilot.
-        cost: evaluations of a simulation.
     """
 
     candidates: tuple[Predicted, ...]
     budget: float
+    simulations: int
+    chains: int
     decay: Decay
-    cost: Cost
 
     @property
     def best(self) -> Predicted:
@@ -59,14 +69,11 @@ class Choice:
 
     @property
     def known(self) -> bool:
-        """Whether the predicted error is known: its bias is measured, or small beside the noise."""
-        uncertain = 2.0 * self.best.bias.se
-        return self.trusted and uncertain <= 0.25 * self.best.error(self.budget)
-
-    @property
-    def trusted(self) -> bool:
-        """Whether nothing in the pilot says that it cannot know."""
-        return not self.warnings
+        """Whether the predicted squared error should be right to 25 %."""
+        total = self.best.error(self.budget)
+        noise = self.best.work_variance / self.budget
+        off = 2.0 * math.hypot(self.best.bias.se, noise * self.decay.variance_error)
+        return not self.warnings and self.decay.long_enough and off <= _KNOWN * total
 
     @property
     def crossover(self) -> float:
@@ -74,21 +81,57 @@ class Choice:
 
         0 if the multilevel one is better at every budget, infinite if the average is.
         """
-        plain = self._best_of(plain=True)
-        multi = self._best_of(plain=False)
-        more = multi.work_variance - plain.work_variance
-        less = plain.bias.value - multi.bias.value
-        if more <= 0.0:
-            return 0.0 if less >= 0.0 else math.inf
-        return more / less if less > 0.0 else math.inf
+        plain, multi = self.plain, self.multi
+        if plain is None or multi is None:
+            return math.inf if multi is None else 0.0
+        return crossover(plain, multi)
 
     @property
+    def plain(self) -> Predicted | None:
+        """The best plain average, if the budget allows one."""
+        return next((c for c in self.candidates if isinstance(c.estimator, Average)), None)
+
+    @property
+    def multi(self) -> Predicted | None:
+        """The best multilevel estimator, if the budget allows one."""
+        return next((c for c in self.candidates if not isinstance(c.estimator, Average)), None)
+
+    @cached_property
+    def schedule(self) -> Truncations:
+        """T_n for a training whose iterations have `chains` simulations each."""
+        return truncations(self.family, self.chains)
+
+    @property
+    def scheduled(self) -> Estimator:
+        """The estimator with the schedule in place of its length."""
+        field = "truncation" if self.multilevel else "length"
+        fixed = {} if self.multilevel else {"burn_in": 0.0}
+        return dataclasses.replace(self.estimator, **{field: self.schedule}, **fixed)  # type: ignore[type-var]
+
+    @property
+    def family(self) -> list[tuple[float, Predicted]]:
+        """Estimators that differ from the best one in T only, from the shortest, with their T."""
+        best, found = self.estimator, []
+        for each in self.candidates:
+            name = "truncation" if self.multilevel else "length"
+            length = getattr(each.estimator, name, None)
+            if length is None or type(each.estimator) is not type(best):
+                continue
+            same = {"burn_in": 0.0} if not self.multilevel else {}
+            if dataclasses.replace(best, **{name: length}, **same) == each.estimator:  # type: ignore[type-var]
+                found.append((float(length), each))
+        if self.multilevel:  # the shortest of the family is its base alone
+            base = Average(getattr(best, "base", 1))
+            found += [(float(base.length), c) for c in self.candidates if c.estimator == base]  # type: ignore[arg-type]
+        return sorted(found, key=lambda pair: pair[0])
+
+    @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What the pilot cannot know."""
         pilot, found = self.decay.pilot, []
         if pilot.acceptance == 0.0:
             found.append("no step of the longest simulations moved: lower the step size")
-        if not self.decay.mixes:
+        elif not self.decay.mixes:
             found.append(
                 f"the mean still drifts after {2**pilot.highest} steps: the chain has not mixed, "
                 "and what it tends to is not known; a larger budget makes the pilot longer"
@@ -104,45 +147,52 @@ class Choice:
     @property
     def verdict(self) -> str:
         """The plan in a sentence or two."""
-        plain, multi = self._best_of(plain=True), self._best_of(plain=False)
+        plain, multi = self.plain, self.multi
+        if plain is None or multi is None:
+            kind = "multilevel estimator" if multi is None else "plain average"
+            return f"Use {describe(self.estimator)}: the budget does not allow any {kind}."
         if not self.multilevel:
+            reason = (
+                f"a bias of {math.sqrt(plain.bias.value):.2g} beside noise of "
+                f"{math.sqrt(plain.work_variance / self.budget):.2g}"
+            )
+            if not self.decay.pilot.nested and self.decay.long_enough:
+                reason += f" (the chain mixes in {max(1.0, self.decay.time):.0f} steps)"
             gain = multi.error(self.budget) / plain.error(self.budget)
             return (
-                f"Do not use multilevel here: {describe(self.estimator)} has a bias of "
-                f"{math.sqrt(plain.bias.value):.2g} beside noise of "
-                f"{math.sqrt(plain.work_variance / self.budget):.2g}, and the best multilevel "
-                f"estimator {gain:.2g} times its mean squared error. "
+                f"Do not use multilevel here: {describe(self.estimator)} has {reason}, and the "
+                f"best multilevel estimator {gain:.2g} times its mean squared error. "
                 f"{self._from_where('Multilevel is better from')}"
             )
         gain = plain.error(self.budget) / multi.error(self.budget)
         return (
             f"Use {describe(self.estimator)}: the best plain average, "
             f"{describe(plain.estimator)}, has {gain:.2g} times its mean squared error. "
-            f"{self._from_where('It is better from')}"
+            f"{self._from_where('Multilevel is better from')}"
         )
 
+    def plot(self) -> Figure:
+        """Levels of the pilot, and the error against the budget."""
+        from mlmcgrad.diagnostics.figures import plot_choice
+
+        return plot_choice(self)
+
     def __str__(self) -> str:
-        rows = [f"{'':34s} {'bias':>9s} {'variance':>9s} {'cost':>9s} {'error':>9s}"]
-        for each in self._shown():
+        rows = [f"{'':28s} {'bias':>8s} {'± ':>8s} {'variance':>9s} {'cost':>8s} {'error':>9s}"]
+        for each in self.shown():
+            bias = math.sqrt(each.bias.value)
+            off = math.sqrt(each.bias.cautious) - bias
             rows.append(
-                f"{describe(each.estimator):34s} {math.sqrt(each.bias.value):9.3g} "
-                f"{each.variance:9.3g} {each.cost:9.3g} {math.sqrt(each.error(self.budget)):9.3g}"
+                f"{describe(each.estimator):28s} {bias:8.2g} {off:8.1g} "
+                f"{each.variance:9.3g} {each.cost:8.3g} {math.sqrt(each.error(self.budget)):9.2g}"
             )
-        title = f"For a gradient averaged over {self.budget:.3g} evaluations"
+        title = (
+            f"A gradient averaged over {self.budget:.3g} evaluations, at least {self.simulations} "
+            "simulations"
+        )
         return "\n".join([title, *rows, self.verdict, *self.warnings])
 
-    def _from_where(self, words: str) -> str:
-        crossover = self.crossover
-        if crossover == 0.0:
-            return f"{words} the first evaluation on."
-        if crossover == math.inf:
-            return "No budget would change that."
-        return f"{words} {crossover:.2g} evaluations on."
-
-    def _best_of(self, *, plain: bool) -> Predicted:
-        return next(c for c in self.candidates if isinstance(c.estimator, Average) == plain)
-
-    def _shown(self) -> list[Predicted]:
+    def shown(self) -> list[Predicted]:
         """The best of each kind, and plain averages that users would think of."""
         kinds: dict[str, Predicted] = {}
         for each in self.candidates:
@@ -150,6 +200,13 @@ class Choice:
         short = [c for c in self.candidates if c.estimator in (Average(1), Average(8))]
         chosen = dict.fromkeys([*kinds.values(), *short])
         return sorted(chosen, key=lambda c: c.error(self.budget))[:_ROWS]
+
+    def _from_where(self, words: str) -> str:
+        if self.crossover == 0.0:
+            return f"{words} the first evaluation on."
+        if self.crossover == math.inf:
+            return "No budget would change that."
+        return f"{words} {self.crossover:.2g} evaluations on."
 
 
 def describe(estimator: Estimator) -> str:
@@ -159,7 +216,7 @@ def describe(estimator: Estimator) -> str:
         after = f", burn_in={estimator.burn_in:g}" if estimator.burn_in else ""
         return f"{name}({estimator.length:g}{after})"
     truncation = getattr(estimator, "truncation", "")
-    parts = [f"{truncation:g}" if isinstance(truncation, (int, float)) else repr(truncation)]
+    parts = [f"{truncation:g}" if isinstance(truncation, (int, float)) else f"{truncation}"]
     r = getattr(estimator, "continuation", 0.5)
     parts += [f"{r:.3g}"] if r != 0.5 else []
     base = getattr(estimator, "base", 1)

@@ -70,9 +70,18 @@ class Pilot:
         return len(self.groups) - 1
 
     @property
+    def dimension(self) -> int:
+        """Numbers of an estimate: parameters, or what they are projected to."""
+        return self.groups[0].estimates.shape[-1]
+
+    @property
     def step_cost(self) -> float:
         """Evaluations of a step, from the longest simulations."""
         return self.groups[-1].evaluations / 2**self.highest
+
+    def count(self, level: int) -> int:
+        """Simulations of at least the length 2^level."""
+        return sum(len(group.estimates) for group in self.groups[level:])
 
     def covariance(self, level: int) -> Tensor:
         """Σ_i Cov(D_l, D_m)_i of differences of simulations of the length 2^level, D_0 = H^{(1)}.

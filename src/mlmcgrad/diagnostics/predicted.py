@@ -23,9 +23,6 @@ from mlmcgrad.diagnostics.ladder import outcomes
 from mlmcgrad.estimators import MLMC, Average, Estimator, MLMCSum
 
 
-FEWEST = 8  # simulations that a budget must allow: fewer do not even say how noisy they are
-
-
 @dataclass(frozen=True)
 class Cost:
     """Evaluations of a simulation: of its start, and of each step."""
@@ -57,10 +54,13 @@ class Predicted:
         return self.bias.value + self.work_variance / budget
 
     def risk(self, budget: float) -> float:
-        """The same with a bias that is as large as it may well be; infinite if it cannot be done."""
-        if FEWEST * self.cost > budget:
-            return math.inf
+        """The same with a bias that is as large as it may well be."""
         return self.bias.cautious + self.work_variance / budget
+
+    def needed(self, accuracy: float) -> float:
+        """Evaluations for a root mean squared error; infinite if the bias alone may be larger."""
+        left = accuracy**2 - self.bias.cautious
+        return self.work_variance / left if left > 0.0 else math.inf
 
 
 def predict(estimator: Estimator, decay: Decay, cost: Cost) -> Predicted:
