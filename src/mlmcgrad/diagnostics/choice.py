@@ -72,7 +72,8 @@ class Choice:
         """Whether the predicted squared error should be right to 25 %."""
         total = self.best.error(self.budget)
         noise = self.best.work_variance / self.budget
-        off = 2.0 * math.hypot(self.best.bias.se, noise * self.decay.variance_error)
+        level = round(math.log2(getattr(self.estimator, "base", self.estimator.longest())))
+        off = 2.0 * math.hypot(self.best.bias.se, noise * self.decay.variance_error(level))
         return not self.warnings and self.decay.long_enough and off <= _KNOWN * total
 
     @property

@@ -33,7 +33,7 @@ from mlmcgrad.kernels.proposing import usable
 from mlmcgrad.measure import Measure
 from mlmcgrad.plan import Plan
 
-FEWEST = 16  # simulations of the longest length: fewer say nothing about a variance
+FEWEST = 12  # simulations of the longest length: fewer say nothing about a variance
 _NUMBERS = 2**26  # in memory: half a gigabyte
 _SKETCH = 512  # coordinates that many parameters are projected to
 
@@ -56,13 +56,16 @@ class Pilot:
         evaluations: spent in total.
         acceptance: share of the steps of the longest simulations that moved.
         nested: whether shorter lengths are groups of a longer simulation, as in importance
-            sampling, and not its beginning: then only those of one length are alike.
+            sampling, and not its beginning.
+        paired: whether there are several rows, so that two simulations after another are of one
+            row: what differs between rows is no noise.
     """
 
     groups: tuple[Group, ...]
     evaluations: int
     acceptance: float
     nested: bool
+    paired: bool
 
     @property
     def highest(self) -> int:
@@ -88,11 +91,56 @@ class Pilot:
 
         (level + 1, level + 1), summed over the coordinates i.
         """
-        alike = self.groups[level : level + 1] if self.nested else self.groups[level:]
-        h = torch.cat([group.estimates[:, : level + 1] for group in alike])
-        d = torch.diff(h, dim=1, prepend=torch.zeros_like(h[:, :1]))
-        d = d - d.mean(0)
-        return torch.einsum("nld,nmd->lm", d, d) / (len(d) - 1)
+        total = torch.zeros(level + 1, level + 1, dtype=torch.float64)
+        freedom = 0
+        for scale, h in self._alike(level):
+            d, more = self._deviations(_differences(h[:, : level + 1]))
+            total += torch.einsum("nld,nmd->lm", d, d) * scale
+            freedom += more
+        return total / freedom
+
+    def products(self, level: int) -> Tensor:
+        """Mean over the rows of Σ_i E[D_l]_i E[D_m]_i, (level + 1, level + 1)."""
+        found = torch.zeros(level + 1, level + 1, dtype=torch.float64)
+        for top in range(level + 1):
+            d = _differences(torch.cat([g.estimates[:, : top + 1] for g in self.groups[top:]]))
+            if self.paired:
+                first, second = d[0::2], d[1::2]
+                both = torch.einsum("nld,nd->l", first, second[:, top])
+                both += torch.einsum("nld,nd->l", second, first[:, top])
+                found[: top + 1, top] = both / len(d)
+            else:
+                found[: top + 1, top] = d.mean(0) @ d[:, top].mean(0)
+            found[top, :top] = found[:top, top]
+        return found
+
+    def squares(self, level: int) -> Tensor:
+        """Squared deviations of H^{(2^level)}, whose mean is about the variance."""
+        every = [
+            self._deviations(h[:, level])[0].square().sum(1) * scale
+            for scale, h in self._alike(level)
+        ]
+        return torch.cat(every)
+
+    def _alike(self, level: int) -> list[tuple[float, Tensor]]:
+        """Estimates that have a level, and by how much their covariances have to be scaled."""
+        if not self.nested:
+            return [(1.0, torch.cat([g.estimates[:, : level + 1] for g in self.groups[level:]]))]
+        # A longer simulation is the mean of independent ones.
+        return [(2.0**j, group.estimates) for j, group in enumerate(self.groups[level:])]
+
+    def _deviations(self, x: Tensor) -> tuple[Tensor, int]:
+        """Deviations from the mean of a row, and degrees of freedom."""
+        if self.paired:
+            return (x[0::2] - x[1::2]) / math.sqrt(2.0), len(x) // 2
+        return x - x.mean(0), len(x) - 1
+
+    def mean(self, level: int) -> tuple[Tensor, float]:
+        """δ_l = E[D_l], (d,), and the variance of this mean, summed over coordinates."""
+        x = self.difference(level)
+        if self.paired:
+            x = (x[0::2] + x[1::2]) / 2.0
+        return x.mean(0), float(x.var(0).sum()) / len(x)
 
     def difference(self, level: int) -> Tensor:
         """H^{(2^l)} − H^{(2^{l−1})}, of all simulations that are long enough, (simulations, d)."""
@@ -137,13 +185,19 @@ def pilot(
         highest += 1
     groups, spent, moved = [], 0, 0.0
     for level in range(highest + 1):
-        count = max(FEWEST, int(evaluations / cost / (highest + 1) / 2**level))
+        count = max(FEWEST, 2 * int(evaluations / cost / (highest + 1) / 2**level / 2.0))
         group = source.draw(level, count)
         groups.append(group)
         spent += group.evaluations * len(group.estimates)
         moved = group.moved
         report((level + 1) / (highest + 1))
-    return Pilot(tuple(groups), int(spent), moved, isinstance(gradient.kernel, Importance))
+    nested = isinstance(gradient.kernel, Importance)
+    return Pilot(tuple(groups), int(spent), moved, nested, paired=source.rows > 1)
+
+
+def _differences(h: Tensor) -> Tensor:
+    """Of neighbouring lengths, the first as it is."""
+    return torch.diff(h, dim=1, prepend=torch.zeros_like(h[:, :1]))
 
 
 def _price(level: int) -> int:
@@ -160,6 +214,11 @@ class _Source:
     context: Context
     generator: torch.Generator
 
+    @property
+    def rows(self) -> int:
+        """Of x0 and the context."""
+        return self.gradient.kernel.chains(self.x0, self.context)
+
     def step_cost(self) -> float:
         """Evaluations of a step of one simulation, at least 1."""
         if isinstance(self.gradient.kernel, Importance):
@@ -168,13 +227,15 @@ class _Source:
 
     def draw(self, level: int, count: int) -> Group:
         """Simulations of the length 2^level."""
-        rows = self.gradient.kernel.chains(self.x0, self.context)
+        rows = self.rows
+        # Other rows for other lengths, where there are more rows than simulations.
+        each_row = torch.randperm(rows, generator=torch.Generator().manual_seed(level))
         parameters = sum(p.numel() for p in required_parameters(self.gradient))
         sketch = _sketch(parameters)
         at_once = max(1, _NUMBERS // (parameters * (level + 2)))
         each, spent, moved = [], 0, 0.0
         for begin in range(0, count, at_once):
-            index = torch.arange(begin, min(count, begin + at_once)) % rows
+            index = each_row[torch.arange(begin, min(count, begin + at_once)) // 2 % rows]
             (x0,) = take((self.x0,), index)
             one = _importance if isinstance(self.gradient.kernel, Importance) else _chain
             found, evaluations, accepted = one(
