@@ -3,7 +3,7 @@
 With v(u) = Σ_j u_{owner(j)} c_j loss(x_j), ∇_θ v is linear in u, and the row of chain c of the
 wanted matrix (chains, d) is its derivative in u_c. One backward pass gives ∇_θ v with its graph,
 and one more for each of its d coordinates gives a column, for any number of chains. For models
-with more parameters than chains it is done row by row.
+with more parameters than chains it is done chain by chain.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from mlmcgrad.backward import leaves
 from mlmcgrad.gradient import MarkovGradient
 from mlmcgrad.kernels.base import Context, Outcome, Start, take
-from mlmcgrad.measure import Measure, chunks
+from mlmcgrad.measure import Measure, chunks, pick
 from mlmcgrad.plan import Plan
 
 # States differentiated at once: their graph is kept for as many passes as there are parameters.
@@ -58,10 +58,7 @@ def weighted_gradients(
     """Σ_j c_j ∇loss(x_j) of each chain of a measure, (chains, d) float64."""
     parameters = required_parameters(gradient)
     total = torch.zeros(
-        chains,
-        sum(p.numel() for p in parameters),
-        dtype=torch.float64,
-        device=parameters[0].device,
+        chains, sum(p.numel() for p in parameters), dtype=torch.float64, device=parameters[0].device
     )
     for part in chunks(iter([measure]), _STATES):
         _add(total, gradient, part, context, parameters)
@@ -86,18 +83,20 @@ def _add(
     parameters: Sequence[Tensor],
 ) -> None:
     """Add Σ_j c_j ∇loss(x_j) to the row of each point's chain."""
-    values = gradient.loss(measure.points, *take(context, measure.owner))
     owners, position = measure.owner.unique(return_inverse=True)
+    if len(owners) <= total.shape[1]:
+        # One after another: a pass over all points for each row would be quadratic in the rows.
+        places = position.argsort(stable=True).split(position.bincount().tolist())
+        parts = [part for place in places for part in place.split(gradient.chunk)]
+        for part in parts:
+            values = gradient.loss(pick(measure.points, part), *take(context, measure.owner[part]))
+            weighted = (measure.coefficient[part].to(values.dtype) * values).sum()
+            pieces = torch.autograd.grad(weighted, parameters, materialize_grads=True)
+            total[measure.owner[part[0]]] += torch.cat([p.flatten() for p in pieces]).double()
+        return
+    values = gradient.loss(measure.points, *take(context, measure.owner))
     u = torch.ones(len(owners), dtype=values.dtype, device=values.device, requires_grad=True)
     weighted = measure.coefficient.to(values.dtype) * values
-    if len(owners) <= total.shape[1]:
-        per_chain = torch.zeros_like(u).index_add(0, position, weighted)
-        for row, owner in enumerate(owners.tolist()):
-            pieces = torch.autograd.grad(
-                per_chain[row], parameters, retain_graph=True, materialize_grads=True
-            )
-            total[owner] += torch.cat([p.flatten() for p in pieces]).double()
-        return
     used = set(leaves(weighted.sum()))
     columns = torch.autograd.grad(
         (u[position] * weighted).sum(), parameters, create_graph=True, materialize_grads=True

@@ -15,7 +15,6 @@ averages are put together; importance sampling is one set of draws, weighed in g
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,6 +23,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.diagnostics.per_chain import chain_gradients, required_parameters, weighted_gradients
+from mlmcgrad.diagnostics.sketch import Sketch
 from mlmcgrad.estimators import Average
 from mlmcgrad.gradient import MarkovGradient
 from mlmcgrad.kernels import Importance
@@ -35,7 +35,6 @@ from mlmcgrad.plan import Plan
 
 FEWEST = 12  # simulations of the longest length: fewer say nothing about a variance
 _NUMBERS = 2**26  # in memory: half a gigabyte
-_SKETCH = 512  # coordinates that many parameters are projected to
 
 
 @dataclass(frozen=True)
@@ -231,7 +230,7 @@ class _Source:
         # Other rows for other lengths, where there are more rows than simulations.
         each_row = torch.randperm(rows, generator=torch.Generator().manual_seed(level))
         parameters = sum(p.numel() for p in required_parameters(self.gradient))
-        sketch = _sketch(parameters)
+        sketch = Sketch(parameters)
         at_once = max(1, _NUMBERS // (parameters * (level + 2)))
         each, spent, moved = [], 0, 0.0
         for begin in range(0, count, at_once):
@@ -241,7 +240,7 @@ class _Source:
             found, evaluations, accepted = one(
                 self.gradient, x0, take(self.context, index), level, len(index), self.generator
             )
-            each.append(found if sketch is None else found @ sketch)
+            each.append(sketch(found))
             spent, moved = spent + evaluations, moved + accepted
         steps = count * 2**level
         return Group(torch.cat(each), max(spent, steps) / count, moved / steps)
@@ -298,11 +297,3 @@ def _importance(
         weighted_gradients(gradient, Measure(z, owner, c), context, count) for c in coefficients
     ]
     return torch.stack(found, 1).cpu(), len(z), float(count * 2**level)
-
-
-def _sketch(parameters: int) -> Tensor | None:
-    """A projection that keeps inner products, to 4 %, where there are many parameters."""
-    if parameters <= _SKETCH:
-        return None
-    signs = torch.randint(0, 2, (parameters, _SKETCH), generator=torch.Generator().manual_seed(0))
-    return (2.0 * signs.double() - 1.0) / math.sqrt(_SKETCH)
