@@ -116,7 +116,7 @@ def _finite(states: int, seed: int) -> Task:
 
 
 def _boltzmann() -> Task:
-    machine, rows = problems.boltzmann(6, 4, seed=3), 6
+    machine, rows = problems.boltzmann(6, 4, seed=3), 1
     states = machine.states()
     place = machine.start(rows) @ (2.0 ** torch.arange(states.shape[1], dtype=torch.float64))
     law = torch.bincount(place.long(), minlength=len(states)).double() / rows
