@@ -7,15 +7,15 @@ many times the evaluations of any pilot, down to where it falls in proportion to
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import torch
+from tests.diagnostics.exact import Exact
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, softplus
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 import mlmcgrad as mg
 from mlmcgrad import datasets, diagnostics, iwae, kernels, problems
@@ -25,7 +25,6 @@ from mlmcgrad.diagnostics.pilot import pilot
 from mlmcgrad.diagnostics.planning import simulation_cost
 from mlmcgrad.diagnostics.predicted import Cost, Predicted, predict
 from mlmcgrad.estimators import Estimator
-from tests.diagnostics.exact import Exact
 
 _CLEAR = 4.0  # standard errors
 _EVALUATIONS = 1e7  # of what takes the place of the truth

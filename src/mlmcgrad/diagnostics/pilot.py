@@ -15,6 +15,7 @@ averages are put together; importance sampling is one set of draws, weighed in g
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
