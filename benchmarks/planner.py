@@ -1,4 +1,4 @@
-"""Does `diagnostics.plan` choose well? Against every estimator of its grid, where the truth is known.
+"""Does `diagnostics.plan` choose well? Against all estimators of its grid, by their true errors.
 
 For each problem and budget: the mean squared error of the planned estimator over that of the best
 one, the predicted over the true error, and whether the verdict (multilevel or not) is that of the

@@ -8,8 +8,8 @@ many times the evaluations of any pilot, down to where it falls in proportion to
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -73,7 +73,7 @@ class Task:
 class _Truth(Decay):
     """Where the limit is known, the bias of each length is measured, and 1/length in the end."""
 
-    limit: Tensor = torch.empty(0)
+    limit: Tensor = field(default_factory=Tensor)
 
     def bias(self, weights: dict[int, float]) -> Squared:
         """‖Σ_l a_l b(2^l)‖²."""
@@ -224,7 +224,7 @@ TASKS: dict[str, Callable[[], Task]] = {
     "Gaussian, RWMH": lambda: _gaussian(lambda f: kernels.RWMH(f, 1.0)),
     "Gaussian, MALA": lambda: _gaussian(lambda f: kernels.MALA(f, 0.5)),
     **{
-        f"{kind}, sd {spread:g}": lambda kind=kind, spread=spread: _weighed(kind, spread)
+        f"{kind}, sd {spread:g}": partial(_weighed, kind, spread)
         for kind in ("i-SIR", "importance")
         for spread in (1.0, 2.25, 4.1)
     },

@@ -21,7 +21,7 @@ class Known:
     exact: Exact
 
 
-def finite(states: int, seed: int) -> Known:
+def finite(states: int, seed: int, longest: int = 2**11) -> Known:
     """A chain with a few states, from one of them."""
     chain = problems.finite_chain(states=states, seed=seed)
     law = torch.zeros(states, dtype=torch.float64)
@@ -30,7 +30,7 @@ def finite(states: int, seed: int) -> Known:
         chain.kernel(), chain.loss, mg.MLMC(2), parameters=chain.parameters
     )
     features = (chain.features - chain.data_mean).double().detach()
-    return Known(gradient, chain.start(1), Exact(chain.matrix(), law, features))
+    return Known(gradient, chain.start(1), Exact(chain.matrix(), law, features, longest))
 
 
 def importance(d: int = 2, s: float = 1.25, m: float = 0.5) -> tuple[mg.MarkovGradient, Tensor]:

@@ -1,18 +1,18 @@
 """How E[H^{(p)}] approaches its limit, within a pilot and beyond it.
 
-Of a chain, E[H(X_t)] − lim = Σ_k A_k e^{−(t−1)/τ_k}: a fast and a slow mode are enough, with unknown
-vectors A_k and times τ_k. So the bias of length p is
+Of a chain, E[H(X_t)] − lim = Σ_k A_k e^{−(t−1)/τ_k}: a fast mode, a slow one, and one that goes
+back and forth are enough, with unknown vectors A_k and times τ_k. So the bias of length p is
 
     b(p) = Σ_k A_k s_k(p),     s_k(p) = (1/p) Σ_{t≤p} e^{−(t−1)/τ_k},
 
 and that of importance sampling p^{−α_k} in place of s_k, with α = 1 for weights that are mild, and
 less for those that are not. A pilot measures the differences δ_l = b(2^l) − b(2^{l−1}) with noise.
-For each pair of times on a grid, A is a linear regression with a normal prior (a start is about
-a standard deviation of H away from the limit, and importance sampling a fifth of one), and the evidence weighs the pairs, together with a
-prior that expects the slow time to be near that of the autocovariances. A bias is what this
-posterior law says: its mean square, and how far off that may be. Where the noise hides everything
-it falls back on the prior; a pilot that is too short leaves long times possible, and with them a
-large bias.
+For each pair of times on a grid, A is a linear regression with a normal prior: a start is about a
+standard deviation of H away from the limit, and importance sampling a fifth of one. The evidence
+weighs the pairs, together with a prior that expects the slow time to be near that of the
+autocovariances. A bias is what this posterior law says: its mean square, and how far off that may
+be. Where the noise hides everything it falls back on the prior; a pilot that is too short leaves
+long times possible, and with them a large bias.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ Array = NDArray[np.float64]
 _PER_OCTAVE = 2  # times on the grid
 _FASTEST = 0.25  # steps
 _OFF = 0.1  # relative error of a difference because there are more modes than that
+_REST = 0.02  # the same where there is no data, for what a burn-in leaves
+_TAIL = 6  # levels beyond the longest that matter to that
 _BACK = 0.5  # minus the eigenvalue of a mode that goes back and forth
 _FAR = 0.6  # standard deviation of the slow time about that of the autocovariances, in logarithms
 _RARE = 1e-4  # probability of models that are left out
@@ -82,10 +84,26 @@ class Approach:
         """‖Σ_l a_l b(2^l)‖², for the mean Σ_l a_l E[H^{(2^l)}] with weights a_l that sum to 1."""
         key = tuple(sorted(weights.items()))
         if key not in self._known:
-            self._known[key] = self._bias(weights)
+            found, rest = self._posterior(weights), self._rest(weights)
+            self._known[key] = Squared(found.value + rest, math.hypot(found.se, rest))
         return self._known[key]
 
-    def _bias(self, weights: dict[int, float]) -> Squared:
+    def _rest(self, weights: dict[int, float]) -> float:
+        """What modes that are not in the model may add: b = −Σ_m (Σ_{l<m} a_l) δ_m."""
+        found = []
+        for m in range(min(weights) + 1, max(weights) + _TAIL):
+            a = math.fsum(x for level, x in weights.items() if level < m)
+            if m not in self._sizes:
+                self._sizes[m] = self._posterior({m: 1.0, m - 1: -1.0}).value
+            found.append(a * a * self._sizes[m])
+        return _REST**2 * math.fsum(found)
+
+    @cached_property
+    def _sizes(self) -> dict[int, float]:
+        """‖δ_m‖² by level."""
+        return {}
+
+    def _posterior(self, weights: dict[int, float]) -> Squared:
         models, a = self._models, np.array(list(weights.values()))
         shapes = np.stack([self._shape(m.modes, list(weights)) for m in models])  # (models, l, k)
         c = np.einsum("l,mlk->mk", a, shapes)

@@ -1,15 +1,17 @@
 """How variances go on with the length, within a pilot and beyond it; the bias is in `approach.py`.
 
-Chains. The mean of p steps of a stationary autoregression with ρ = e^{−1/τ} has the variance σ² v(p),
-see `average_variance`; τ is the one that fits the variances of H^{(p)} at the end of the pilot. Beyond
-it, both halves of a chain have the same law, so that with r = v(2p)/v(p), close to 1/2,
+Chains. The mean of p steps of a stationary autoregression with ρ = e^{−1/τ} has the variance
+σ² v(p), see `average_variance`; τ is the one that fits the variances of H^{(p)} at the end of the
+pilot. Beyond it, both halves of a chain have the same law, so that with r = v(2p)/v(p), close to
+1/2,
 
     Var(H^{(2p)}) = r Var(H^{(p)}),     Cov(H^{(2p)} − H^{(p)}, ·) = −(1 − r) Cov(H^{(p)}, ·)
 
 for everything in its first half.
 
-Importance sampling. A simulation of 2^j blocks is 2^{j−L} independent ones of 2^L, so covariances up
-to L are those of the pilot divided by it; the variance of D_l beyond L goes on falling as it did.
+Importance sampling. A simulation of 2^j blocks is 2^{j−L} independent ones of 2^L, so covariances
+up to L are those of the pilot divided by it; the variance of D_l beyond L goes on falling as it
+did.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from torch import Tensor
 from mlmcgrad.diagnostics.approach import Approach, Squared
 from mlmcgrad.diagnostics.pilot import Pilot
 
-_LONG = 8.0  # autocorrelation times that a pilot must last to be sure of them
+_LONG = 16.0  # autocorrelation times that a pilot must last to be sure of them
 _SOME = 4.0  # autocorrelation times of an average whose variance is that of the autoregression
 _SHORTEST = 5  # level of a pilot that can tell slow chains from fast ones
 _PLATEAU = 0.7  # variances that fall by less from level to level have not begun to
@@ -47,7 +49,10 @@ class Decay:
         return self.pilot.highest
 
     def products(self, level: int) -> Tensor:
-        """Mean over the rows of Σ_i E[D_l]_i E[D_m]_i, (level + 1, level + 1); D_l halved beyond."""
+        """Mean over the rows of Σ_i E[D_l]_i E[D_m]_i, (level + 1, level + 1).
+
+        Beyond the pilot means are halved from level to level.
+        """
         known = self._products
         place = [min(m, self.highest) for m in range(level + 1)]
         scale = torch.tensor([2.0 ** min(0, self.highest - m) for m in range(level + 1)]).double()
@@ -88,9 +93,8 @@ class Decay:
         return self.pilot.nested or 2.0**self.highest >= enough
 
     def variance_error(self, level: int) -> float:
-        """Relative standard error of the variance of H^{(2^level)}, at the end of the pilot if beyond."""
-        level = min(level, self.highest) if self.pilot.nested else min(level, self._first)
-        squares = self.pilot.squares(level)
+        """Relative standard error of the variance of H^{(2^level)}, or of the pilot's longest."""
+        squares = self.pilot.squares(min(level, self.highest))
         return float(squares.std() / squares.mean().clamp(min=1e-300)) / math.sqrt(len(squares))
 
     @property

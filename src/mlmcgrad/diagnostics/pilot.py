@@ -35,6 +35,7 @@ from mlmcgrad.measure import Measure
 from mlmcgrad.plan import Plan
 
 FEWEST = 12  # simulations of the longest length: fewer say nothing about a variance
+_OFTEN = 200  # simulations for a kurtosis
 _NUMBERS = 2**26  # in memory: half a gigabyte
 
 
@@ -45,6 +46,7 @@ class Group:
     estimates: Tensor  # (simulations, j + 1, d) float64: H^{(1)}, H^{(2)}, …, H^{(2^j)} of each
     evaluations: float  # of one simulation
     moved: float  # share of the steps that changed the state
+    largest: float = 0.0  # share of the largest weight, for importance sampling
 
 
 @dataclass(frozen=True)
@@ -149,13 +151,22 @@ class Pilot:
 
     @property
     def kurtosis(self) -> float:
-        """Of the differences of the two longest lengths, the largest over coordinates."""
-        x = self.difference(self.highest)
-        centred = x - x.mean(0)
-        variance = centred.square().mean(0)
-        return float(
-            torch.where(variance > 0.0, (centred**4).mean(0) / variance.square(), 3.0).max()
-        )
+        """The largest over levels and coordinates, of differences that are seen often enough."""
+        found = [3.0]
+        for level in range(self.highest + 1):
+            x = self.difference(level)
+            if len(x) < _OFTEN:
+                break
+            centred = x - x.mean(0)
+            variance = centred.square().mean(0)
+            ratio = (centred**4).mean(0) / variance.square()
+            found.append(float(torch.where(variance > 0.0, ratio, 3.0).max()))
+        return max(found)
+
+    @property
+    def largest(self) -> float:
+        """Share of the largest weight of the longest simulations, on average; 0 for chains."""
+        return self.groups[-1].largest
 
 
 def pilot(
@@ -183,7 +194,7 @@ def pilot(
     highest, cost = 0, source.step_cost()
     while 2 ** (highest + 1) <= longest and _price(highest + 1) * cost <= evaluations:
         highest += 1
-    groups, spent, moved = [], 0, 0.0
+    groups, spent, moved = [], 0.0, 0.0
     for level in range(highest + 1):
         count = max(FEWEST, 2 * int(evaluations / cost / (highest + 1) / 2**level / 2.0))
         group = source.draw(level, count)
@@ -233,18 +244,19 @@ class _Source:
         parameters = sum(p.numel() for p in required_parameters(self.gradient))
         sketch = Sketch(parameters)
         at_once = max(1, _NUMBERS // (parameters * (level + 2)))
-        each, spent, moved = [], 0, 0.0
+        each, spent, moved, largest = [], 0, 0.0, 0.0
         for begin in range(0, count, at_once):
             index = each_row[torch.arange(begin, min(count, begin + at_once)) // 2 % rows]
             (x0,) = take((self.x0,), index)
             one = _importance if isinstance(self.gradient.kernel, Importance) else _chain
-            found, evaluations, accepted = one(
+            found, evaluations, accepted, weight = one(
                 self.gradient, x0, take(self.context, index), level, len(index), self.generator
             )
             each.append(sketch(found))
             spent, moved = spent + evaluations, moved + accepted
+            largest += weight
         steps = count * 2**level
-        return Group(torch.cat(each), max(spent, steps) / count, moved / steps)
+        return Group(torch.cat(each), max(spent, steps) / count, moved / steps, largest / count)
 
 
 def _chain(
@@ -254,8 +266,8 @@ def _chain(
     level: int,
     count: int,
     generator: torch.Generator,
-) -> tuple[Tensor, int, float]:
-    """(count, level + 1, d) estimates of chains, the evaluations, and the steps that moved."""
+) -> tuple[Tensor, int, float, float]:
+    """(count, level + 1, d) estimates of chains, evaluations, steps that moved, and 0."""
     averages: list[Tensor] = []
     evaluations, moved = 0, 0.0
     for end in range(level + 1):
@@ -266,7 +278,7 @@ def _chain(
         averages.append((averages[-1] + each) / 2.0 if averages else each)
         x0, evaluations = outcome.last, evaluations + outcome.evaluations
         moved += outcome.accepted
-    return torch.stack(averages, 1).cpu(), evaluations, moved
+    return torch.stack(averages, 1).cpu(), evaluations, moved, 0.0
 
 
 def _importance(
@@ -276,8 +288,11 @@ def _importance(
     level: int,
     count: int,
     generator: torch.Generator,
-) -> tuple[Tensor, int, float]:
-    """The same for importance sampling: all group sizes from one set of draws."""
+) -> tuple[Tensor, int, float, float]:
+    """The same for importance sampling: all group sizes from one set of draws.
+
+    In place of the 0 the sum of the largest weights of the simulations.
+    """
     kernel, blocks = gradient.kernel, Blocks.of(np.full(count, 2**level))
     assert isinstance(kernel, Importance)
     owner = torch.arange(count).repeat_interleave(2**level * kernel.candidates)
@@ -297,4 +312,5 @@ def _importance(
     found = [
         weighted_gradients(gradient, Measure(z, owner, c), context, count) for c in coefficients
     ]
-    return torch.stack(found, 1).cpu(), len(z), float(count * 2**level)
+    largest = float(coefficients[-1].reshape(count, -1).max(1).values.sum())
+    return torch.stack(found, 1).cpu(), len(z), float(count * 2**level), largest
