@@ -1,7 +1,7 @@
 """Is it right on your problem, and how long must the chain be? Plans, bias, levels, chains."""
 
 from mlmcgrad.diagnostics.chains import Health, Weights, diagnose, effective_sample_size, weights
-from mlmcgrad.diagnostics.choice import Choice
+from mlmcgrad.diagnostics.choice import Choice, describe
 from mlmcgrad.diagnostics.export import to_arviz, to_dict
 from mlmcgrad.diagnostics.ladder import Accuracy, accuracy
 from mlmcgrad.diagnostics.levels import LevelTest, level_test
@@ -20,6 +20,7 @@ __all__ = [
     "Weights",
     "accuracy",
     "chain_gradients",
+    "describe",
     "diagnose",
     "effective_sample_size",
     "fit_line",
