@@ -1,5 +1,7 @@
 """Is it right on your problem? Bias, moments and cost of an estimator, levels, chains, slopes."""
 
+from mlmcgrad.diagnostics.certificate import Bias, Certificate, Check
+from mlmcgrad.diagnostics.certifying import certify
 from mlmcgrad.diagnostics.chains import Health, Weights, diagnose, effective_sample_size, weights
 from mlmcgrad.diagnostics.export import to_arviz, to_dict
 from mlmcgrad.diagnostics.ladder import Accuracy, accuracy
@@ -10,12 +12,16 @@ from mlmcgrad.diagnostics.slopes import Fit, fit_line, fit_power
 
 __all__ = [
     "Accuracy",
+    "Bias",
+    "Certificate",
+    "Check",
     "Fit",
     "Health",
     "LevelTest",
     "Reference",
     "Weights",
     "accuracy",
+    "certify",
     "chain_gradients",
     "diagnose",
     "effective_sample_size",
