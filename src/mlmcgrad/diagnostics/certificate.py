@@ -24,6 +24,7 @@ class Check:
     name: str
     passed: bool | None  # None: it could not be looked at
     sentence: str
+    p_value: float = 1.0  # of the hypothesis that all is right, for checks that are tests
 
     def __str__(self) -> str:
         sign = {True: "passed", False: "FAILED", None: "not checked"}[self.passed]

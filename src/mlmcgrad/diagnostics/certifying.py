@@ -12,7 +12,8 @@ passed and the interval is narrow, or with the budget. The checks (`checking.py`
 - **law**: one exact Metropolis step from where the simulations are changes no mean
   (`invariance.py`): the one check that sees a kernel with a wrong stationary law.
 
-They see what is larger than their own noise: a law that is off by little can pass.
+They see what is larger than their own noise: a law that is off by little can pass. Where a check
+is in doubt, simulations go on.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ _FEWEST = 128  # simulations: fewer say little about a variance
 _FIRST = 16  # steps of a part, to begin with
 _FOR_LEVELS, _FOR_LAW, _FOR_METHOD = 0.1, 0.1, 0.2  # shares of the budget
 _LEAST = 8  # steps of each simulation that a budget must allow
+_DOUBT = 0.01  # p-value of a check below which simulations go on, if the budget allows it
 _AT_ONCE = 4096  # simulations of a method
 
 
@@ -112,10 +114,10 @@ def certify(
         total = spent + stage.simulations.evaluations
         report(min(1.0, total / budget))
         last = total + 2 * stage.evaluations > available
-        if last or (mixing.passed and found.half_width <= tolerance):
+        if last or (mixing.p_value >= _DOUBT and found.half_width <= tolerance):
             law, more = check_law(setting, (stage.first, stage.second), _FOR_LAW * budget)
             spent, total = spent + more, total + more
-            if last or law.passed is not False:
+            if last or (law.passed is not False and law.p_value >= _DOUBT):
                 break
     checks = [levels, mixing, *([alive] if alive else []), law, _interval(found)]
     found = replace(found, checks=tuple(checks), evaluations=total)

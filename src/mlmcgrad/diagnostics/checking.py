@@ -29,6 +29,7 @@ from mlmcgrad.plan import Plan
 
 FALSE_ALARM = 1e-5
 _EACH = FALSE_ALARM / 3.0
+_PER_STATE = 5  # evaluations of a step: of the state, and of four moves
 _RESOLVED = 0.25  # of the mean size of a step: how well the law must be known
 _STATES = 2**14  # from which a step is made
 _LARGEST = 0.5  # share of the weight that one draw may have, mean over rows
@@ -89,13 +90,13 @@ def check_levels(setting: Setting, evaluations: float) -> tuple[Check, int]:
     p = min(1.0, min(found) * len(found))
     if p >= _EACH:
         sentence = f"lengths 1 … {2 * length} fit together (p = {p:.2g})."
-        return Check("levels", True, sentence), spent
+        return Check("levels", True, sentence, p), spent
     worst = 2 ** found.index(min(found))
     sentence = (
         f"Simulations of length {worst} do not have the mean of the first {worst} steps of longer "
         f"ones (p = {p:.1g}): the kernel's steps depend on how long it runs. Look at the kernel."
     )
-    return Check("levels", False, sentence), spent
+    return Check("levels", False, sentence, p), spent
 
 
 def _beginning(length: int, count: int) -> Plan:
@@ -113,7 +114,7 @@ def check_mixing(
     """Parts of the same simulations, one after the other, against each other."""
     if simulations.moved == 0.0:
         sentence = "No step of any chain has moved it. Lower the step size, or look at x0."
-        return Check("mixing", False, sentence)
+        return Check("mixing", False, sentence, 0.0)
     a, b, c = (_columns(part, simulations.independent) for part in (before, first, second))
     size = size_of(torch.cat([b, c]))
     drift = min(
@@ -121,19 +122,19 @@ def check_mixing(
         Mean.of(a - (b + c) / 2.0, setting.target, size).significance(),
     )
     ratio, same = excess(b, c, setting.target)
-    if drift < _EACH / 4.0:
-        sentence = f"Means still drift (p = {drift:.1g}): the chains are too short. "
-    elif same < _EACH / 2.0:
+    p = min(1.0, 4.0 * drift, 2.0 * same)
+    if p >= _EACH:
+        sentence = f"no drift, and chains that are alike (p = {p:.2g})."
+        return Check("mixing", True, sentence, p)
+    if 4.0 * drift < _EACH:
+        sentence = f"Means still drift (p = {4.0 * drift:.1g}): the chains are too short. "
+    else:
         sentence = (
             f"Chains differ more from each other than from themselves, {ratio:.3g} times in "
             "variance: they have not come together. "
         )
-    else:
-        p = min(1.0, 4.0 * drift, 2.0 * same)
-        sentence = f"no drift, and chains that are alike (p = {p:.2g})."
-        return Check("mixing", True, sentence)
     remedy = "Give a larger budget, a start nearer to the law, or a kernel that mixes faster."
-    return Check("mixing", False, sentence + remedy)
+    return Check("mixing", False, sentence + remedy, p)
 
 
 def _columns(part: Part, independent: bool) -> Tensor:
@@ -174,10 +175,10 @@ def check_law(setting: Setting, parts: tuple[Part, Part], evaluations: float) ->
     if isinstance(setting.gradient.kernel, Importance):
         measure, spent = _weighted(setting, evaluations)
     else:
-        measure, spent = _visited(states, min(_STATES, evaluations / 2.0)), 0
-    moved, size = increments(law, measure, setting.context, setting.count, setting.generator)
+        measure, spent = _visited(states, min(_STATES, evaluations / _PER_STATE)), 0
+    moved, size, more = increments(law, measure, setting.context, setting.count, setting.generator)
     found, scale = Mean.of(moved, setting.target), size.mean(0)
-    spent += 2 * len(measure)
+    spent += more
     p = found.significance()
     if p < _EACH:
         sentence = (
@@ -185,7 +186,7 @@ def check_law(setting: Setting, parts: tuple[Part, Part], evaluations: float) ->
             f"(p = {p:.1g}): their law is not that of the density. Look at the kernel, and at the "
             "start if it is far off."
         )
-        return Check("law", False, sentence), spent
+        return Check("law", False, sentence, p), spent
     limit = student_quantile(_EACH / len(scale), found.freedom)
     seen = float(torch.where(scale > 0.0, limit * found.variance.sqrt() / scale, 0.0).max())
     if seen > _RESOLVED:
@@ -193,12 +194,12 @@ def check_law(setting: Setting, parts: tuple[Part, Part], evaluations: float) ->
             f"Steps that are off by {seen:.0%} could not be seen, and should at {_RESOLVED:.0%}. "
             "Give a larger budget."
         )
-        return Check("law", False, sentence), spent
+        return Check("law", False, sentence, p), spent
     sentence = (
         f"an exact Metropolis step from {len(measure):,} states changes no mean (p = {p:.2g}); "
         f"one that is off by {seen:.0%} would be seen."
     )
-    return Check("law", True, sentence), spent
+    return Check("law", True, sentence, p), spent
 
 
 def _visited(states: Tensor, most: float) -> Measure:
@@ -214,7 +215,12 @@ def _visited(states: Tensor, most: float) -> Measure:
 def _weighted(setting: Setting, evaluations: float) -> tuple[Measure, int]:
     """Draws with the coefficients that the unbiased estimate gives them."""
     kernel, base = setting.gradient.kernel, 1
-    cost = 3.0 * setting.count * setting.step_cost * unbiased(kernel, 1).expected_length()
+    cost = (
+        (1.0 + _PER_STATE)
+        * setting.count
+        * setting.step_cost
+        * unbiased(kernel, 1).expected_length()
+    )
     while 2.0 * base * cost <= evaluations:
         base *= 2
     plan = unbiased(kernel, base).plan(setting.count, None, setting.generator)

@@ -8,7 +8,8 @@ symmetrically, or from q with w = π/q in place of π,
 for every function g. The step is made here from the states of a simulation, whatever kernel they
 come from; g are the coordinates of x, their squares, and log π (or log w) itself. It needs neither
 derivatives nor a smooth density, and its terms are bounded where those of importance sampling are
-not. States of 0 and 1 are moved by flipping one of them, others by normal jumps of random size.
+not. States of 0 and 1 are moved by flipping one of them, others by normal jumps of random size,
+forth and back, so that what is linear in a jump cancels.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ from mlmcgrad.measure import Measure
 
 _AT_ONCE = 2**13
 _LOWEST = -1e4  # of log π: outside the support
+_MOVES = 4  # from each state
 _SMALLEST = 1.5  # jumps are up to 10^1.5 times smaller than the largest
 
 Energy = Callable[[Tensor, Context], Tensor]
-Propose = Callable[[Tensor, Context, torch.Generator], Tensor]
+Propose = Callable[[Tensor, Context, torch.Generator], list[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Law:
 
     Args:
         energy: log π, `energy(x, context) -> (rows,)`, or log w if `propose` draws from q.
-        propose: y for each x; None for a walk.
+        propose: several y for each x; None for a walk.
     """
 
     energy: Energy
@@ -59,14 +61,17 @@ def law_of(kernel: Any, log_density: Callable[..., Tensor] | None) -> Law | None
     if isinstance(kernel, Finite):
         return _finite(kernel)
     if isinstance(kernel, ProposingKernel):
-        return Law(kernel.weigh, lambda x, context, rng: kernel.draw(context, len(x), rng))
+        return Law(
+            kernel.weigh,
+            lambda x, context, rng: [kernel.draw(context, len(x), rng) for _ in range(_MOVES)],
+        )
     return None
 
 
 @torch.no_grad()
 def increments(
     law: Law, measure: Measure, context: Context, count: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, int]:
     """Σ_j c_j α {g(y_j) − g(x_j)} of each simulation, and the same with all signs positive.
 
     Args:
@@ -77,28 +82,30 @@ def increments(
         generator: source of the steps.
 
     Returns:
-        (count, k) each.
+        (count, k) each, and evaluations of the density.
     """
     points = measure.points
     propose = law.propose or _walk(points, measure.owner)
     k = min(DIRECTIONS, points[0].numel())
-    centre = features(points[: _AT_ONCE * 4])[:, :k].mean(0)
+    centre = features(points[: 4 * _AT_ONCE])[:, :k].mean(0)
     moved = torch.zeros(count, 2 * k + 1, dtype=torch.float64)
-    size = torch.zeros_like(moved)
+    size, evaluations = torch.zeros_like(moved), 0
     for begin in range(0, len(points), _AT_ONCE):
         rows = slice(begin, begin + _AT_ONCE)
         x, owner = points[rows], measure.owner[rows]
         about = take(context, owner)
-        y = propose(x, about, generator)
-        before, after = (_energy(law, z, about) for z in (x, y))
-        accepted = probability(after - before)[:, None]
-        gap = features(y, centre) - features(x, centre)
-        gap = torch.cat([gap, (after - before)[:, None]], 1)
-        step = torch.where(accepted > 0.0, accepted * gap, 0.0)
+        before, g = _energy(law, x, about), features(x, centre)
+        proposals = propose(x, about, generator)
         c, owner = measure.coefficient[rows].double().cpu()[:, None], owner.cpu()
-        moved.index_add_(0, owner, c * step)
-        size.index_add_(0, owner, c.abs() * step.abs())
-    return moved, size
+        for y in proposals:
+            gain = (_energy(law, y, about) - before)[:, None]
+            accepted = probability(gain)
+            step = accepted * torch.cat([features(y, centre) - g, gain], 1) / len(proposals)
+            step = torch.where(accepted > 0.0, step, 0.0)
+            moved.index_add_(0, owner, c * step)
+            size.index_add_(0, owner, c.abs() * step.abs())
+        evaluations += len(x) * (1 + len(proposals))
+    return moved, size, evaluations
 
 
 def _energy(law: Law, x: Tensor, context: Context) -> Tensor:
@@ -126,21 +133,26 @@ def _walk(points: Tensor, owner: Tensor) -> Propose:
     spread = torch.where(spread > 0.0, spread, flat.double().cpu().std(0))
     scale = (2.4 / flat.shape[1] ** 0.5 * spread).to(points).reshape(points.shape[1:])
 
-    def jump(x: Tensor, context: Context, generator: torch.Generator) -> Tensor:
+    def jump(x: Tensor, context: Context, generator: torch.Generator) -> list[Tensor]:
         options: Any = {"dtype": x.dtype, "device": x.device, "generator": generator}
-        power = torch.rand(len(x), *(1,) * (x.dim() - 1), **options)
-        return x + scale * 10.0 ** (-_SMALLEST * power) * torch.randn(x.shape, **options)
+        found = []
+        for _ in range(_MOVES // 2):
+            power = torch.rand(len(x), *(1,) * (x.dim() - 1), **options)
+            move = scale * 10.0 ** (-_SMALLEST * power) * torch.randn(x.shape, **options)
+            found += [x + move, x - move]
+        return found
 
     return jump
 
 
-def _flip(x: Tensor, context: Context, generator: torch.Generator) -> Tensor:
+def _flip(x: Tensor, context: Context, generator: torch.Generator) -> list[Tensor]:
     """One of the units of each state, chosen at random, is the other way round."""
-    y = x.reshape(len(x), -1).clone()
-    unit = torch.randint(y.shape[1], (len(y), 1), generator=generator, device=generator.device).to(
-        y.device
-    )
-    return y.scatter_(1, unit, 1 - y.gather(1, unit)).reshape(x.shape)
+    flat, found = x.reshape(len(x), -1), []
+    for _ in range(_MOVES):
+        size, device = (len(x), 1), generator.device
+        unit = torch.randint(flat.shape[1], size, generator=generator, device=device).to(x.device)
+        found.append(flat.scatter(1, unit, 1 - flat.gather(1, unit)).reshape(x.shape))
+    return found
 
 
 def _finite(kernel: Finite) -> Law | None:
@@ -156,9 +168,10 @@ def _finite(kernel: Finite) -> Law | None:
         law = _stationary(matrix(context)).expand(len(x), -1)
         return law.gather(1, x.long().cpu()[:, None])[:, 0].log()
 
-    def anywhere(x: Tensor, context: Context, generator: torch.Generator) -> Tensor:
-        size = matrix(context).shape[-1]
-        return torch.randint(size, x.shape, generator=generator, device=generator.device).to(x)
+    def anywhere(x: Tensor, context: Context, generator: torch.Generator) -> list[Tensor]:
+        size, shape = matrix(context).shape[-1], (_MOVES, *x.shape)
+        found = torch.randint(size, shape, generator=generator, device=generator.device)
+        return list(found.to(x))
 
     return Law(energy, anywhere)
 
