@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import statistics
-import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,17 +19,15 @@ SEEDS = 10
 CONTAINS = 1e-6  # p-value from which on an interval contains the exact gradient
 
 
-def run(case: Case, seed: int) -> Certificate:
+def run(case: Case, seed: int, **options: Any) -> Certificate:
     """One certificate."""
     generator = torch.Generator().manual_seed(seed)
-    return certify(case.gradient, case.x0, *case.context, generator=generator, **case.options)  # type: ignore[arg-type]
+    return certify(case.gradient, case.x0, *case.context, generator=generator, **options)
 
 
 def row_of_right(case: Case) -> str:
     """How often it is certified, and whether the exact gradient is in the interval."""
-    begin = time.perf_counter()
     found = [run(case, seed) for seed in range(SEEDS)]
-    seconds = (time.perf_counter() - begin) / SEEDS
     p = [certificate.p_value_of(case.exact) for certificate in found]
     spent = statistics.mean(certificate.evaluations for certificate in found)
     width = statistics.mean(certificate.half_width for certificate in found)
@@ -37,7 +35,7 @@ def row_of_right(case: Case) -> str:
     inside = sum(value > CONTAINS for value in p)
     return (
         f"| {case.name} | {certified} of {SEEDS} | {inside} of {SEEDS} | {min(p):.2g} | "
-        f"±{width:.3f} | {spent:,.0f} | {seconds:.1f} |"
+        f"±{width:.3f} | {spent:,.0f} |"
     )
 
 
@@ -53,8 +51,8 @@ def row_of_planted(case: Case) -> str:
 def main() -> None:
     lines = [
         "| right kernel | certified | contains the exact gradient | least p | interval "
-        "| evaluations | seconds |",
-        "|---|---|---|---|---|---|---|",
+        "| evaluations |",
+        "|---|---|---|---|---|---|",
     ]
     for line in lines:
         print(line)

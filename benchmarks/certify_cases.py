@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -31,7 +31,6 @@ class Case:
     x0: Tensor | None
     exact: Tensor
     context: tuple[Tensor, ...] = ()
-    options: dict[str, object] = field(default_factory=dict)
     fails: str = ""  # the check that should fail, for planted bugs
 
 
@@ -71,7 +70,7 @@ class Weighed:
         gradient = mg.MarkovGradient(
             kernel, lambda z, row: z @ theta, mg.MLMC(2), parameters=[theta]
         )
-        return Case(name, gradient, None, torch.zeros(self.dimension), (torch.zeros(1),), {}, fails)
+        return Case(name, gradient, None, torch.zeros(self.dimension), (torch.zeros(1),), fails)
 
 
 MILD, WILD = Weighed(2, 0.5), Weighed(8, 0.55)  # log weights of standard deviation 1 and 2.25
@@ -226,7 +225,7 @@ class Drifting:
 
     def run(self, x0: Start, context: Context, plan: Plan, generator: torch.Generator) -> Pieces:
         """Shifted."""
-        shift = 0.05 * float(plan.longest.max())
+        shift = 0.2 * float(plan.longest.max())
         simulation = Simulation(self.kernel.run(x0, context, plan, generator))
         for measure in simulation:
             yield Measure(measure.points + shift, measure.owner, measure.coefficient)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from scipy import stats
@@ -20,7 +22,7 @@ def test_the_tail_is_that_of_scipy(a: int, b: int) -> None:
 
 def test_the_ends_of_the_tail() -> None:
     assert fisher_tail(0.0, 3, 4) == fisher_tail(-1.0, 3, 4) == 1.0
-    assert fisher_tail(1e300, 3, 4000) == 0.0
+    assert fisher_tail(1e300, 3, 4000) == fisher_tail(math.inf, 3, 4) == 0.0
 
 
 def test_student() -> None:
@@ -48,6 +50,7 @@ def test_by_hand() -> None:
 def test_too_few_degrees_of_freedom() -> None:
     with pytest.raises(ValueError, match="freedom must be ≥ 2, the numbers of the mean, got 1"):
         hotelling(torch.ones(2), torch.eye(2), freedom=1)
+    assert hotelling(torch.ones(2), torch.eye(2), freedom=2).degrees == (2, 1)
 
 
 @pytest.mark.parametrize(("shift", "right"), [(0.0, True), (0.2, False)])

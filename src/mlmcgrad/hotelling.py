@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 _PRECISE = 1e-15
-_TINY = 1e-300
 
 
 class Hotelling(NamedTuple):
@@ -62,7 +61,10 @@ def fisher_tail(x: float, a: float, b: float) -> float:
         >>> round(fisher_tail(1.0, 5, 5), 12)
         0.5
     """
-    return 1.0 if x <= 0.0 else _beta(b / (b + a * x), a * x / (b + a * x), b / 2.0, a / 2.0)
+    if x == math.inf:
+        return 0.0
+    ratio = a * max(0.0, x)
+    return _beta(b / (b + ratio), ratio / (b + ratio), b / 2.0, a / 2.0)
 
 
 def student_tail(x: float, freedom: float) -> float:
@@ -90,8 +92,8 @@ def student_quantile(probability: float, freedom: float) -> float:
 
 def _beta(x: float, y: float, a: float, b: float) -> float:
     """I_x(a, b), y being 1 − x, by the continued fraction where it converges fast."""
-    if x <= 0.0 or y <= 0.0:
-        return 0.0 if x <= 0.0 else 1.0
+    if y == 0.0:
+        return 1.0
     if x > (a + 1.0) / (a + b + 2.0):
         return 1.0 - _beta(y, x, b, a)
     front = a * math.log(x) + b * math.log(y) - math.log(a)
@@ -108,14 +110,10 @@ def _fraction(x: float, a: float, b: float) -> float:
             term = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1.0))
         else:
             term = m * (b - m) * x / ((a + 2 * m - 1.0) * (a + 2 * m))
-        d = 1.0 / (_away(1.0 + term * d))
-        c = _away(1.0 + term / c)
+        # Not 0 for any of these x: the first is above 1 − (a + b)/(a + b + 2).
+        d = 1.0 / (1.0 + term * d)
+        c = 1.0 + term / c
         value *= c * d
         if abs(c * d - 1.0) < _PRECISE:
             break
     return value
-
-
-def _away(value: float) -> float:
-    """Not quite 0."""
-    return value if abs(value) > _TINY else _TINY

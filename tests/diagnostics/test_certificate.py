@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.diagnostics.certificate import Bias, Certificate, Check, bias_of, norm_of
-from mlmcgrad.diagnostics.stratified import Mean
+from mlmcgrad.diagnostics.means import Mean
 from mlmcgrad.hotelling import hotelling, student_quantile
 from tests.chains import rng
 

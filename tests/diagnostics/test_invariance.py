@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mlmcgrad import problems
 from mlmcgrad.diagnostics.invariance import Law, _stationary, increments, law_of, walks
-from mlmcgrad.diagnostics.stratified import Mean
+from mlmcgrad.diagnostics.means import Mean
 from mlmcgrad.kernels import ISIR, MALA, RWMH, Finite, FromStep, Gibbs, Importance
 from mlmcgrad.measure import Measure
 from tests.chains import random_matrix, rng

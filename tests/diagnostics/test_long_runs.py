@@ -12,7 +12,7 @@ import mlmcgrad as mg
 from mlmcgrad import problems
 from mlmcgrad.diagnostics import chain_gradients
 from mlmcgrad.diagnostics.long_runs import DIRECTIONS, Part, Simulations, features, unbiased
-from mlmcgrad.diagnostics.stratified import projection
+from mlmcgrad.diagnostics.means import projection
 from mlmcgrad.kernels import Importance
 from tests.chains import rng
 
@@ -49,9 +49,7 @@ def test_large_states_are_kept_at_fewer_times(monkeypatch: pytest.MonkeyPatch) -
 def test_a_kernel_with_a_model_counts_its_evaluations() -> None:
     problem = problems.gaussian()
     kernel = mg.kernels.MALA(problem.log_density, 0.5)
-    gradient = mg.MarkovGradient(
-        kernel, problem.loss, mg.Average(1), parameters=problem.parameters
-    )
+    gradient = mg.MarkovGradient(kernel, problem.loss, mg.Average(1), parameters=problem.parameters)
     simulations = Simulations(gradient, problem.start(3), (), rng())
     simulations.part(2)  # two runs of one step, each with its start
     assert simulations.evaluations == 3 * 4

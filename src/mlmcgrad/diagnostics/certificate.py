@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from mlmcgrad.diagnostics.stratified import Mean
+from mlmcgrad.diagnostics.means import Mean
 from mlmcgrad.hotelling import student_quantile
 
 _CONFIDENCE = 0.95

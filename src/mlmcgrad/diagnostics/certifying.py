@@ -35,8 +35,8 @@ from mlmcgrad.diagnostics.checking import (
 )
 from mlmcgrad.diagnostics.choice import describe
 from mlmcgrad.diagnostics.long_runs import Part, Simulations
+from mlmcgrad.diagnostics.means import Mean, targets
 from mlmcgrad.diagnostics.per_chain import required_parameters
-from mlmcgrad.diagnostics.stratified import Mean, targets
 from mlmcgrad.estimators import Estimator
 from mlmcgrad.gradient import MarkovGradient
 from mlmcgrad.kernels.base import Context, Start, check_call, take
@@ -44,7 +44,7 @@ from mlmcgrad.ranges import positive
 
 _FEWEST = 128  # simulations: fewer say little about a variance
 _FIRST = 16  # steps of a part, to begin with
-_FOR_LEVELS, _FOR_LAW, _FOR_METHOD = 0.1, 0.1, 0.2  # shares of the budget
+_FOR_LEVELS, _FOR_WEIGHTS, _FOR_LAW, _FOR_METHOD = 0.1, 0.01, 0.1, 0.2  # shares of the budget
 _LEAST = 8  # steps of each simulation that a budget must allow
 _DOUBT = 0.01  # p-value of a check below which simulations go on, if the budget allows it
 _AT_ONCE = 4096  # simulations of a method
@@ -73,7 +73,8 @@ def certify(
         generator: source of all randomness.
         tolerance: half the width, in units, that the widest interval may have: 95 % for all
             components together.
-        budget: evaluations that may be spent, all together.
+        budget: evaluations that may be spent, all together; of importance sampling, whose
+            simulations have random lengths, in the mean.
         against: a method whose bias is measured, with the same kernel: `Average(1)` with `ISIR` or
             `Importance` is IWAE, with `Gibbs` contrastive divergence.
         log_density: log π up to a constant, `log_density(x, *context) -> (rows,)`, for the check of
@@ -105,7 +106,7 @@ def certify(
         )
     given = _units(units, gradient)
     levels, spent = check_levels(setting, _FOR_LEVELS * budget)
-    alive, more = check_weights(setting)
+    alive, more = check_weights(setting, _FOR_WEIGHTS * budget)
     spent += more
     available = budget * (1.0 - _FOR_LAW - (_FOR_METHOD if against is not None else 0.0))
     for stage in _stages(setting, available):

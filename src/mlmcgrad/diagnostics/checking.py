@@ -1,11 +1,13 @@
 """The checks of a certificate: levels, mixing, weights, law.
 
-A right kernel fails any of them with a probability of at most 10^-5, all together: a third of it
-each for levels, mixing and law, divided by the number of tests that each of them makes.
+A right kernel that has forgotten its start fails a test with a probability of at most 10^-5, all
+together: a third of it each for levels, mixing and law, divided by the number of tests that each of
+them makes. What has not been simulated long enough to be tested is not certified either.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +19,7 @@ from mlmcgrad.diagnostics.certificate import Check
 from mlmcgrad.diagnostics.chains import weights
 from mlmcgrad.diagnostics.invariance import increments, law_of, walks
 from mlmcgrad.diagnostics.long_runs import Part, Simulations, unbiased
-from mlmcgrad.diagnostics.stratified import Mean, excess, size_of, targets
+from mlmcgrad.diagnostics.means import Mean, excess, size_of, targets
 from mlmcgrad.estimators import Average
 from mlmcgrad.gradient import MarkovGradient
 from mlmcgrad.hotelling import student_quantile
@@ -30,10 +32,10 @@ from mlmcgrad.plan import Plan
 FALSE_ALARM = 1e-5
 _EACH = FALSE_ALARM / 3.0
 _PER_STATE = 5  # evaluations of a step: of the state, and of four moves
-_RESOLVED = 0.25  # of the mean size of a step: how well the law must be known
+_RESOLVED = 0.25  # of the mean size of a change of log π: what must be seen
 _STATES = 2**14  # from which a step is made
 _LARGEST = 0.5  # share of the weight that one draw may have, mean over rows
-_DRAWS, _ROWS = 1024, 64  # whose weights are looked at
+_FEWEST, _DRAWS, _ROWS = 16, 1024, 64  # whose weights are looked at
 
 
 @dataclass(frozen=True)
@@ -143,13 +145,14 @@ def _columns(part: Part, independent: bool) -> Tensor:
 
 
 @torch.no_grad()
-def check_weights(setting: Setting) -> tuple[Check | None, int]:
+def check_weights(setting: Setting, evaluations: float) -> tuple[Check | None, int]:
     """Whether weights are alive, for kernels that weigh draws; and what that has spent."""
     kernel = setting.gradient.kernel
     if not isinstance(kernel, ProposingKernel):
         return None, 0
     rows = torch.arange(min(_ROWS, setting.count))
-    owner = rows.repeat_interleave(_DRAWS // (8 if len(rows) > 8 else 1))
+    draws = max(_FEWEST, min(_DRAWS, int(evaluations / len(rows))))
+    owner = rows.repeat_interleave(2 ** (draws.bit_length() - 1))
     _, log_w = kernel.fresh(setting.context, owner, setting.generator)
     found = weights(torch.cat(log_w).cpu().reshape(len(rows), -1).nan_to_num(nan=-torch.inf))
     if found.largest <= _LARGEST:
@@ -187,17 +190,18 @@ def check_law(setting: Setting, parts: tuple[Part, Part], evaluations: float) ->
             "start if it is far off."
         )
         return Check("law", False, sentence, p), spent
-    limit = student_quantile(_EACH / len(scale), found.freedom)
-    seen = float(torch.where(scale > 0.0, limit * found.variance.sqrt() / scale, 0.0).max())
+    # Every move counts for log π, and many of them are needed for each of many coordinates.
+    limit = student_quantile(_EACH / len(scale), found.freedom) * found.variance[-1].sqrt()
+    seen = float(limit / scale[-1]) if scale[-1] > 0.0 else 0.0
     if seen > _RESOLVED:
         sentence = (
-            f"Steps that are off by {seen:.0%} could not be seen, and should at {_RESOLVED:.0%}. "
-            "Give a larger budget."
+            f"Changes of log π that are off by {seen:.0%} could not be seen, and should at "
+            f"{_RESOLVED:.0%}. Give a larger budget."
         )
         return Check("law", False, sentence, p), spent
     sentence = (
-        f"an exact Metropolis step from {len(measure):,} states changes no mean (p = {p:.2g}); "
-        f"one that is off by {seen:.0%} would be seen."
+        f"an exact Metropolis step from {len(measure):,} states changes no mean (p = {p:.2g}); a "
+        f"change of log π that is off by {seen:.0%} would be seen."
     )
     return Check("law", True, sentence, p), spent
 
@@ -205,8 +209,7 @@ def check_law(setting: Setting, parts: tuple[Part, Part], evaluations: float) ->
 def _visited(states: Tensor, most: float) -> Measure:
     """States of chains, each with the same weight."""
     times, count = states.shape[:2]
-    every = max(1, -(-times * count // max(1, int(most))))
-    kept = states[::every]
+    kept = states[:: math.ceil(times / max(1, int(most) // count))]
     owner = torch.arange(count, device=states.device).repeat(len(kept))
     share = torch.full((len(owner),), 1.0 / len(kept), dtype=torch.float64, device=states.device)
     return Measure(kept.flatten(0, 1), owner, share)

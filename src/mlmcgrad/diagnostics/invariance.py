@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.diagnostics.long_runs import DIRECTIONS, features
-from mlmcgrad.diagnostics.stratified import Mean
+from mlmcgrad.diagnostics.means import Mean
 from mlmcgrad.kernels import Finite, Gibbs
 from mlmcgrad.kernels.acceptance import probability
 from mlmcgrad.kernels.base import Context, take

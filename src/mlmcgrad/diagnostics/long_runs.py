@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mlmcgrad.diagnostics.means import Mean, projection
 from mlmcgrad.diagnostics.per_chain import chain_gradients, weighted_gradients
-from mlmcgrad.diagnostics.stratified import Mean, projection
 from mlmcgrad.estimators import Average, MLMCSum
 from mlmcgrad.gradient import MarkovGradient
 from mlmcgrad.kernels import Importance

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mlmcgrad.diagnostics.stratified import Mean, excess, projection, size_of, targets
+from mlmcgrad.diagnostics.means import Mean, excess, projection, size_of, targets
 from mlmcgrad.hotelling import hotelling, student_tail
 from tests.chains import rng
 from tests.statistics import mean_is
