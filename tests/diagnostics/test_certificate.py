@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch import Tensor
@@ -57,6 +59,15 @@ def test_verdicts() -> None:
     assert "it is not 0 (p = " in text
     assert text.endswith("The law itself was not checked.")
     assert "the gradient is 0" not in text
+
+
+@pytest.mark.parametrize(("p", "zero"), [(1.5e-3, True), (0.7e-3, False)])
+def test_from_which_p_value_on_a_gradient_is_not_0(p: float, zero: bool) -> None:
+    noise = sample([0.0])
+    value = student_quantile(p, 99) * noise.spread.square().sum(0).sqrt()
+    found = certificate(dataclasses.replace(noise, value=value), PASSED)
+    assert found.p_value == pytest.approx(p, rel=1e-3)
+    assert ("the gradient is 0 within" in found.verdict) == zero
 
 
 def test_the_report_has_a_line_for_each_check() -> None:

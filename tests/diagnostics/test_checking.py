@@ -12,6 +12,7 @@ from torch import Tensor
 import mlmcgrad as mg
 from mlmcgrad import problems
 from mlmcgrad.diagnostics.checking import (
+    _EACH,
     FALSE_ALARM,
     Setting,
     check_law,
@@ -40,6 +41,10 @@ def langevin() -> tuple[problems.Gaussian, Kernel]:
     return problem, mg.kernels.MALA(problem.log_density, 0.5)
 
 
+def test_three_checks_share_the_rate_of_false_alarms() -> None:
+    assert pytest.approx(1e-5) == FALSE_ALARM == 3.0 * _EACH
+
+
 def test_levels() -> None:
     problem, kernel = langevin()
     right, spent = check_levels(setting(kernel, problem.start(128)), 20_000)
@@ -51,6 +56,7 @@ def test_levels() -> None:
     wrong, again = check_levels(setting(Drifting(kernel), problem.start(128)), 20_000)
     assert wrong.passed is False
     assert wrong.p_value < FALSE_ALARM
+    assert wrong.sentence.startswith("Simulations of length 8 do not have the mean of the first 8")
     assert "the kernel's steps depend on how long it runs. Look at the kernel" in wrong.sentence
     assert again == spent
 
@@ -179,6 +185,7 @@ def test_the_law_of_a_chain_from_as_many_states_as_may_be() -> None:
     assert passed
     assert "from 8,192 states" in sentence
     assert spent == 5 * 8192
+    assert law(setting(kernel, start), 1_280)[2] == 1_280
     _, sentence, spent = law(setting(kernel, start), 1_000)
     assert spent == 5 * 128
     assert sentence.endswith("Give a larger budget.")  # too few to see anything
