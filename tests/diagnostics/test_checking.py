@@ -15,6 +15,8 @@ from mlmcgrad.diagnostics.checking import (
     _EACH,
     FALSE_ALARM,
     Setting,
+    _visited,
+    _weighted,
     check_law,
     check_levels,
     check_mixing,
@@ -186,7 +188,8 @@ def test_the_law_of_a_chain_from_as_many_states_as_may_be() -> None:
     assert "from 8,192 states" in sentence
     assert spent == 5 * 8192
     assert law(setting(kernel, start), 1_280)[2] == 1_280
-    _, sentence, spent = law(setting(kernel, start), 1_000)
+    passed, sentence, spent = law(setting(kernel, start), 1_000)
+    assert passed is False
     assert spent == 5 * 128
     assert sentence.endswith("Give a larger budget.")  # too few to see anything
 
@@ -215,3 +218,19 @@ def test_a_law_that_cannot_be_checked() -> None:
         1e5,
     )
     assert found.passed is None
+
+
+def test_states_that_were_visited_have_the_same_weight() -> None:
+    found = _visited(torch.arange(12.0).reshape(6, 2), 7.0)
+    assert found.points.tolist() == [0.0, 1.0, 4.0, 5.0, 8.0, 9.0]
+    assert found.owner.tolist() == [0, 1, 0, 1, 0, 1]
+    assert found.coefficient.tolist() == pytest.approx([1.0 / 3.0] * 6)
+
+
+def test_draws_are_as_long_as_the_evaluations_allow() -> None:
+    """2.2 blocks of 4 draws in the mean, 6 evaluations each, 128 times: 8 times that is 54,000."""
+    measure, spent = _weighted(weighing(Importance(MILD.log_weight, MILD.propose, 4)), 1e5)
+    draws = torch.bincount(measure.owner)
+    assert int(draws.min()) == 8 * 4
+    assert spent == len(measure)
+    assert measure.coefficient.sum().item() == pytest.approx(128.0)

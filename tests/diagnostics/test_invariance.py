@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad import problems
-from mlmcgrad.diagnostics.invariance import Law, _stationary, increments, law_of, walks
+from mlmcgrad.diagnostics.invariance import Law, _flip, _stationary, increments, law_of, walks
 from mlmcgrad.diagnostics.means import Mean
 from mlmcgrad.kernels import ISIR, MALA, RWMH, Finite, FromStep, Gibbs, Importance
 from mlmcgrad.measure import Measure
@@ -147,6 +147,14 @@ def test_states_that_a_walk_can_move() -> None:
     assert walks(torch.tensor([[0.3]]))
     assert walks(torch.tensor([[0, 1]]))
     assert not walks(torch.tensor([[0, 2]]))
+
+
+def test_one_unit_is_flipped() -> None:
+    x = torch.randint(0, 2, (50, 3, 2), generator=rng()).double()
+    for y in _flip(x, (), rng(1)):
+        assert y.shape == x.shape
+        assert ((y - x).abs().flatten(1).sum(1) == 1.0).all()
+        assert ((y == 0.0) | (y == 1.0)).all()
 
 
 def test_the_stationary_law() -> None:

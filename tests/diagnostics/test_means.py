@@ -66,7 +66,7 @@ def test_significance_is_that_of_the_largest_t() -> None:
 
 def test_what_never_varies_is_0_or_significant() -> None:
     constant = torch.ones(6, 1, dtype=torch.float64)
-    assert Mean.of(0.0 * constant, ONE).significance() == 1.0
+    assert Mean.of(0.0 * constant.expand(6, 2), ONE).significance() == 1.0
     assert Mean.of(constant, ONE).significance() < 1e-20
     # A difference of numbers near 1 that is rounding, and one that is not.
     size = torch.ones(1, dtype=torch.float64)
@@ -132,4 +132,5 @@ def test_the_ratio_by_hand() -> None:
 
 def test_projections_are_always_the_same() -> None:
     assert projection(100, 7).shape == (100, 7)
+    assert projection(10_000, 3).norm(dim=0).tolist() == pytest.approx([1.0] * 3, abs=0.05)
     assert torch.equal(projection(100, 7), projection(100, 7))
