@@ -1,6 +1,6 @@
 """Certificates of ten right kernels and of planted bugs, ten seeds each: benchmarks/certify.md.
 
-`python -m benchmarks.certify` takes about five minutes on one core.
+`python -m benchmarks.certify` takes some minutes of one core.
 """
 
 from __future__ import annotations
