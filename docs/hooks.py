@@ -23,7 +23,7 @@ COMBINED = re.compile(r"(?<=[\u0300-\u036f])_")
 IN_REPOSITORY, IN_SITE = "../../results/", "committed/"  # seen from the pages in docs/results
 ALL = ("*",)
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "": ("gradient", "plan", "measure", "levels", "schedules", "backward"),
+    "": ("gradient", "plan", "measure", "levels", "schedules", "backward", "hotelling"),
     "estimators": ALL,
     "kernels": ALL,
     "optim": ALL,

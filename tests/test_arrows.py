@@ -7,7 +7,7 @@ import mlmcgrad
 
 ROOT = Path(mlmcgrad.__file__).parent
 LAYERS = [
-    {"ranges", "rounding", "schedules", "plan", "measure", "runs"},
+    {"hotelling", "ranges", "rounding", "schedules", "plan", "measure", "runs"},
     {"levels", "store", "optim", "theory", "datasets"},
     {"kernels", "estimators"},
     {"backward", "problems"},

@@ -1,7 +1,11 @@
 """What the benchmarks compute besides times."""
 
+from pathlib import Path
+
+import benchmarks
 import pytest
 import torch
+from benchmarks.certify_cases import planted, right
 from benchmarks.iwae_cost import averaged
 from benchmarks.iwae_mlmc_step import record
 from benchmarks.timing import Result, summary
@@ -46,3 +50,16 @@ def test_the_recorded_passes_are_those_that_the_estimate_reports() -> None:
     assert sum(len(p.z) for p in passes if p.graph) == estimate.loss_evaluations
     assert {p.parameters for p in passes if p.graph} == {True, False}
     assert "log_joint" not in vars(model)
+
+
+def test_the_table_of_certificates_has_a_row_for_every_case() -> None:
+    """All right kernels certified and within their intervals, no planted bug."""
+    table = Path(benchmarks.__path__[0], "certify.md").read_text(encoding="utf-8")
+    for case in right():
+        assert f"| {case.name} | 10 of 10 | 10 of 10 |" in table
+    for case in planted():
+        assert f"| {case.name} | 0 of 10 | {case.fails} | 10 of 10 |" in table
+    rows = [line for line in table.splitlines() if " of 10 |" in line]
+    assert len(rows) == len(right()) + len(planted())
+    page = Path(benchmarks.__path__[0]).parent / "docs" / "diagnostics.md"
+    assert table.strip() in page.read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ _CORE = (
     "tests/test_gradient*.py",
     "tests/test_estimate.py",
 )
-_SMALL = ("levels", "measure", "plan", "ranges", "rounding", "schedules", "store")
+_SMALL = ("hotelling", "levels", "measure", "plan", "ranges", "rounding", "schedules", "store")
 # For the modules of a folder ("" is the core), beside their doctests.
 TESTS = {
     "": (*(f"tests/test_{name}.py" for name in _SMALL), *_CORE),

@@ -1,5 +1,7 @@
 """Is it right on your problem, and how long must the chain be? Plans, bias, levels, chains."""
 
+from mlmcgrad.diagnostics.certificate import Bias, Certificate, Check
+from mlmcgrad.diagnostics.certifying import certify
 from mlmcgrad.diagnostics.chains import Health, Weights, diagnose, effective_sample_size, weights
 from mlmcgrad.diagnostics.choice import Choice, describe
 from mlmcgrad.diagnostics.export import to_arviz, to_dict
@@ -12,6 +14,9 @@ from mlmcgrad.diagnostics.slopes import Fit, fit_line, fit_power
 
 __all__ = [
     "Accuracy",
+    "Bias",
+    "Certificate",
+    "Check",
     "Choice",
     "Fit",
     "Health",
@@ -19,6 +24,7 @@ __all__ = [
     "Reference",
     "Weights",
     "accuracy",
+    "certify",
     "chain_gradients",
     "describe",
     "diagnose",

@@ -24,6 +24,7 @@ import torch
 from scipy.special import fdtrc
 from torch import Tensor
 
+from mlmcgrad.hotelling import hotelling
 from mlmcgrad.mixed.likelihood import Likelihood
 
 _DECAY = 0.7
@@ -208,10 +209,10 @@ def certify(likelihood: Likelihood, state: State) -> Certificate:
     inverse = torch.linalg.inv(state.information)
     errors, moved = inverse.diagonal().sqrt(), inverse @ scores.mean(0)
     new = inverse @ _covariance(scores) @ inverse
-    freedom, p = n + m - 2, len(moved)
+    freedom = n + m - 2
     covariance = ((n - 1) * state.noise + (m - 1) * new) / freedom * (1.0 / n + 1.0 / m)
     # A coordinate without any noise, as a gaussian response has them, is known up to rounding.
     covariance = covariance + torch.diag((_ROUNDING * errors).square())
-    statistic = float(moved @ torch.linalg.solve(covariance, moved))
-    p_value = float(fdtrc(p, freedom - p + 1, statistic * (freedom - p + 1) / (freedom * p)))
+    found = hotelling(moved, covariance, freedom)
+    p_value = float(fdtrc(*found.degrees, found.f))
     return Certificate(moved / errors, covariance.diagonal().sqrt() / errors, p_value, m)
