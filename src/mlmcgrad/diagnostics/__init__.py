@@ -1,6 +1,8 @@
 """Is it right on your problem? Bias, moments and cost of an estimator, levels, chains, slopes."""
 
 from mlmcgrad.diagnostics.chains import Health, Weights, diagnose, effective_sample_size, weights
+from mlmcgrad.diagnostics.comparing import compare
+from mlmcgrad.diagnostics.comparison import Comparison, Contender
 from mlmcgrad.diagnostics.export import to_arviz, to_dict
 from mlmcgrad.diagnostics.ladder import Accuracy, accuracy
 from mlmcgrad.diagnostics.levels import LevelTest, level_test
@@ -10,6 +12,8 @@ from mlmcgrad.diagnostics.slopes import Fit, fit_line, fit_power
 
 __all__ = [
     "Accuracy",
+    "Comparison",
+    "Contender",
     "Fit",
     "Health",
     "LevelTest",
@@ -17,6 +21,7 @@ __all__ = [
     "Weights",
     "accuracy",
     "chain_gradients",
+    "compare",
     "diagnose",
     "effective_sample_size",
     "fit_line",
