@@ -32,8 +32,7 @@ from mlmcgrad.ranges import positive
 BUDGETS = (1e3, 1e4, 1e5, 1e6, 1e7, 1e8)
 _FEWEST = 64  # simulations
 _NUMBERS = 2**25  # in memory: a quarter of a gigabyte
-_LONGEST = 2**14  # steps of a reference, unless a contender has longer simulations
-_LONGER = 4  # a reference than the longest simulation of a contender, at least
+_LEAST, _LONGEST = 64, 2**14  # steps of a reference
 
 
 @dataclass(frozen=True)
@@ -254,10 +253,9 @@ def _long(
     """A long run by the kernel of a contender, and what it is in words."""
     gradient = contenders[name]
     rows = gradient.kernel.chains(x0, context)
-    least = _LONGER * max(each.estimator.longest(n) for each in contenders.values())
     step = _sample(_with(gradient, Average(1)), x0, context, 1.0, n, generator).cost
     count = max(_FEWEST, 2 * rows)
-    steps = max(least, min(_LONGEST, int(effort / (count * step))))
+    steps = max(_LEAST, min(_LONGEST, int(effort / (count * step))))
     before = 0 if isinstance(gradient.kernel, Importance) else steps // 2
     long = _with(gradient, Average(steps - before, burn_in=before))
     sample = _sample(long, x0, context, effort, n, generator)
@@ -280,6 +278,6 @@ def _method(estimator: Estimator, gradient: MarkovGradient, n: int | None) -> st
     names = [name for name in ("truncation", "length", "burn_in") if hasattr(estimator, name)]
     scheduled = {name: value for name in names if callable(value := getattr(estimator, name))}
     if scheduled and n is not None:
-        now = {name: float(schedule(n)) for name, schedule in scheduled.items()}
+        now = {name: float(f"{schedule(n):.3g}") for name, schedule in scheduled.items()}
         estimator = dataclasses.replace(estimator, **now)  # type: ignore[type-var]
     return f"{describe(estimator)} by {type(gradient.kernel).__name__}"

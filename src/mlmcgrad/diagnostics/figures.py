@@ -129,7 +129,7 @@ def _budgets(axes: Axes, choice: Choice) -> None:
     axes.set_xlim(first, last)
     _limits(axes, drawn)
     axes.set(xlabel="budget, in evaluations", ylabel="root mean squared error, predicted")
-    axes.set_title(f"At least {choice.simulations} simulations")
+    axes.set_title(f"At least {choice.simulations} simulations", pad=16)
     _finish(axes)
 
 
@@ -140,9 +140,10 @@ def _mark(axes: Axes, budget: float, text: str, dash: str) -> None:
         text,
         (budget, 1.0),
         xycoords=place,
-        xytext=(3, -2),
+        xytext=(0, 2),
         textcoords="offset points",
-        va="top",
+        ha="center",
+        va="bottom",
         fontsize=9,
     )
 
