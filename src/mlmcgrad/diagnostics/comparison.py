@@ -157,7 +157,7 @@ class Comparison:
                 f"{f'±{spread:.0%}':>6s} {row.cost:8.4g}"
             )
         lines.append("Mean squared error of an average, * for the best and what may be as good")
-        columns = [max(23, len(row.name)) for row in self.rows]
+        columns = [max(25, len(row.name)) for row in self.rows]
         names = " ".join(f"{r.name:>{w}s}" for r, w in zip(self.rows, columns, strict=True))
         lines.append(f"{'evaluations':{wide}s} {names}")
         for budget in self.budgets:
@@ -227,7 +227,7 @@ def _cell(row: Contender, budget: float, best: bool) -> str:
     if error.value == math.inf:
         return "–"
     between = f"{error.low:.2g}–{error.high:.2g}"
-    return f"{error.value:.2g}{'*' if best else ' '} {between:>15s}"
+    return f"{error.value:.2g}{'*' if best else ' '} {between:>16s}"
 
 
 def _numbers(interval: Interval) -> dict[str, float | None]:
