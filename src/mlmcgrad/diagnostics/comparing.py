@@ -3,8 +3,8 @@
 Each contender is simulated by itself, the rows of x0 and context in turn and equally often. With b̂
 the distance of its mean from the reference, and Σ̂ the covariance matrix of b̂, which is that within
 rows and that of the reference, its squared bias is ‖b̂‖² − tr Σ̂, with the standard deviation
-√(4 b̂ᵀΣ̂b̂ + 2 tr Σ̂²). The variance is that of a simulation whose row is drawn at random, as a
-training does it. For more than 512 parameters both are about a projection (`sketch.py`).
+√(4 b̂ᵀΣ̂b̂ + 2 tr Σ̂²). The variance is that within rows too: what differs between rows is no noise of
+an average over them. For more than 512 parameters both are about a projection (`sketch.py`).
 """
 
 from __future__ import annotations
@@ -193,17 +193,15 @@ def moments(each: Tensor, rows: int, cost: float) -> Sample:
         rows: of x0.
         cost: of a simulation.
     """
-    mean, count = each.mean(0), len(each)
-    deviations = (each - mean).square().sum(1)
-    within = _within(each, rows)
-    noise = within.T @ within / (count - rows) / count
-    squares = _within(deviations[:, None], rows)
+    count, within = len(each), _within(each, rows)
+    squares = within.square().sum(1)
+    free = count / (count - rows)  # one degree of freedom less in each row
     return Sample(
         count=count,
-        mean=mean,
-        noise=noise,
-        variance=float(deviations.mean() + noise.trace()),  # the mean follows its estimates
-        variance_se=math.sqrt(float(squares.square().sum()) / (count - rows) / count),
+        mean=each.mean(0),
+        noise=within.T @ within / (count - rows) / count,
+        variance=float(squares.mean()) * free,
+        variance_se=float(squares.std()) * free**1.5 / math.sqrt(count),
         cost=cost,
     )
 

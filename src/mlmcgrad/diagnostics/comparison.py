@@ -44,7 +44,7 @@ class Contender:
         method: its estimator and its kernel.
         simulations: that were made.
         squared: estimate of ‖bias‖² without the noise of the means; it may be negative.
-        variance: trace of the covariance matrix, rows being drawn at random.
+        variance: trace of the covariance matrix, within rows.
         cost: evaluations of a simulation, at least its steps.
     """
 
