@@ -57,7 +57,7 @@ def test_panels_of_a_plan() -> None:
     measured = next(line for line in left.get_lines() if line.get_marker() == "o")
     x, y = map(np.asarray, measured.get_data())
     assert x.tolist() == [2**level for level in range(1, choice.decay.pilot.highest + 1)]
-    spread = float(choice.decay.pilot.difference(1).var(0).sum()) ** 0.5
+    spread = float(choice.decay.pilot.covariance(1)[1, 1]) ** 0.5
     assert y[0] == pytest.approx(spread, rel=1e-12)
     drawn = {line.get_label(): line for line in right.get_lines()}
     for each in choice.shown():

@@ -78,10 +78,9 @@ def _levels(axes: Axes, choice: Choice) -> None:
     seen = range(1, pilot.highest + 1)
     deviation, norms = [], []
     for level in seen:
-        x = pilot.difference(level)
-        noise = float(x.var(0).sum()) / len(x)
-        deviation.append(math.sqrt(noise * len(x)))
-        norms.append((math.sqrt(float(x.mean(0).square().sum())), math.sqrt(noise)))
+        x, variance = pilot.difference(level), float(pilot.covariance(level)[level, level])
+        deviation.append(math.sqrt(variance))
+        norms.append((float(x.mean(0).norm()), math.sqrt(variance / len(x))))
     there = [2**level for level in seen]
     axes.plot(there, deviation, "o", color=_CYCLE[0], ms=5, label="standard deviation")
     axes.plot(there, [m for m, _ in norms], "s", color=_CYCLE[1], ms=5, label="norm of the mean")
