@@ -1,18 +1,18 @@
 """How E[H^{(p)}] approaches its limit, within a pilot and beyond it.
 
-Of a chain, E[H(X_t)] − lim = Σ_k A_k e^{−(t−1)/τ_k}: a fast and a slow mode are enough, with unknown
-vectors A_k and times τ_k. So the bias of length p is
+Of a chain, E[H(X_t)] − lim = Σ_k A_k e^{−(t−1)/τ_k}: a fast mode, a slow one, and one that goes
+back and forth are enough, with unknown vectors A_k and times τ_k. So the bias of length p is
 
     b(p) = Σ_k A_k s_k(p),     s_k(p) = (1/p) Σ_{t≤p} e^{−(t−1)/τ_k},
 
 and that of importance sampling p^{−α_k} in place of s_k, with α = 1 for weights that are mild, and
 less for those that are not. A pilot measures the differences δ_l = b(2^l) − b(2^{l−1}) with noise.
-For each pair of times on a grid, A is a linear regression with a normal prior (a start is about
-a standard deviation of H away from the limit), and the evidence weighs the pairs, together with a
-prior that expects the slow time to be near that of the autocovariances. A bias is what this
-posterior law says: its mean square, and how far off that may be. Where the noise hides everything
-it falls back on the prior; a pilot that is too short leaves long times possible, and with them a
-large bias.
+For each pair of times on a grid, A is a linear regression with a normal prior: a start is about a
+standard deviation of H away from the limit, and importance sampling a fifth of one. The evidence
+weighs the pairs, together with a prior that expects the slow time to be near that of the
+autocovariances. A bias is what this posterior law says: its mean square, and how far off that may
+be. Where the noise hides everything it falls back on the prior; a pilot that is too short leaves
+long times possible, and with them a large bias.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from functools import cached_property
 from itertools import combinations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from mlmcgrad.diagnostics.pilot import Pilot
@@ -34,10 +33,14 @@ Array = NDArray[np.float64]
 _PER_OCTAVE = 2  # times on the grid
 _FASTEST = 0.25  # steps
 _OFF = 0.1  # relative error of a difference because there are more modes than that
+_REST = 0.02  # the same where there is no data, for what a burn-in leaves
+_TAIL = 6  # levels beyond the longest that matter to that
 _BACK = 0.5  # minus the eigenvalue of a mode that goes back and forth
 _FAR = 0.6  # standard deviation of the slow time about that of the autocovariances, in logarithms
-_POWERS = (0.25, 0.5, 0.75, 1.0, 2.0)  # α, for importance sampling
-_MILD = 4.0  # how much likelier α = 1 and 2 are than the others, before anything is measured
+_RARE = 1e-4  # probability of models that are left out
+# α, for importance sampling, and how likely each is to be the slow one.
+_POWERS = {0.25: 0.02, 0.5: 0.05, 0.75: 0.13, 1.0: 0.8, 2.0: 0.0}
+_CLOSE = 0.2  # standard deviations of H that the start of importance sampling is away, before
 
 
 @dataclass(frozen=True)
@@ -79,19 +82,42 @@ class Approach:
 
     def bias(self, weights: dict[int, float]) -> Squared:
         """‖Σ_l a_l b(2^l)‖², for the mean Σ_l a_l E[H^{(2^l)}] with weights a_l that sum to 1."""
-        first = second = 0.0
-        for model in self._models:
-            c = sum(
-                (a * self._shape(model.modes, [level])[0] for level, a in weights.items()),
-                np.zeros(len(model.mean)),
-            )
-            square = float(((c @ model.mean) ** 2).sum())
-            spread = float(c @ model.covariance @ c)
-            here = square + spread
-            variance = (4.0 * square * spread + 2.0 * spread * spread) / self._dimensions
-            first += model.weight * here
-            second += model.weight * (variance + here * here)
+        key = tuple(sorted(weights.items()))
+        if key not in self._known:
+            found, rest = self._posterior(weights), self._rest(weights)
+            self._known[key] = Squared(found.value + rest, math.hypot(found.se, rest))
+        return self._known[key]
+
+    def _rest(self, weights: dict[int, float]) -> float:
+        """What modes that are not in the model may add: b = −Σ_m (Σ_{l<m} a_l) δ_m."""
+        found = []
+        for m in range(min(weights) + 1, max(weights) + _TAIL):
+            a = math.fsum(x for level, x in weights.items() if level < m)
+            if m not in self._sizes:
+                self._sizes[m] = self._posterior({m: 1.0, m - 1: -1.0}).value
+            found.append(a * a * self._sizes[m])
+        return _REST**2 * math.fsum(found)
+
+    @cached_property
+    def _sizes(self) -> dict[int, float]:
+        """‖δ_m‖² by level."""
+        return {}
+
+    def _posterior(self, weights: dict[int, float]) -> Squared:
+        models, a = self._models, np.array(list(weights.values()))
+        shapes = np.stack([self._shape(m.modes, list(weights)) for m in models])  # (models, l, k)
+        c = np.einsum("l,mlk->mk", a, shapes)
+        square = (np.einsum("mk,mkd->md", c, np.stack([m.mean for m in models])) ** 2).sum(1)
+        spread = np.einsum("mk,mkj,mj->m", c, np.stack([m.covariance for m in models]), c)
+        probability = np.array([m.weight for m in models])
+        variance = (4.0 * square * spread + 2.0 * spread**2) / self._dimensions
+        first = float(probability @ (square + spread))
+        second = float(probability @ (variance + (square + spread) ** 2))
         return Squared(first, math.sqrt(max(0.0, second - first * first)))
+
+    @cached_property
+    def _known(self) -> dict[tuple[tuple[int, float], ...], Squared]:
+        return {}
 
     @property
     def slow(self) -> float:
@@ -116,9 +142,9 @@ class Approach:
         levels = range(1, self.pilot.highest + 1)
         delta, noise = [], []
         for level in levels:
-            x = self.pilot.difference(level)
-            delta.append(x.mean(0).numpy())
-            noise.append(float(x.var(0).sum()) / len(x))
+            mean, error = self.pilot.mean(level)
+            delta.append(mean.numpy())
+            noise.append(error)
         d = np.stack(delta) if delta else np.zeros((0, self.pilot.dimension))
         n = np.array(noise) + _OFF**2 * (d * d).sum(1) + 1e-12 * self.scale + 1e-300
         found = [self._fit(modes, d, n) for modes in self._pairs()]
@@ -128,14 +154,14 @@ class Approach:
         return [
             _Model(model.modes, model.mean, model.covariance, float(weight))
             for (model, _), weight in zip(found, weights, strict=True)
-            if weight > 1e-6
+            if weight > _RARE
         ]
 
     def _fit(self, modes: tuple[float, ...], delta: Array, noise: Array) -> tuple[_Model, float]:
         """Regression on two modes, and the logarithm of its evidence times the prior."""
         shape = self._shape(modes, range(self.pilot.highest + 1))
         x = np.diff(shape, axis=0)
-        prior = max(self.scale, 1e-300) / x.shape[1]
+        prior = max(self.scale, 1e-300) / x.shape[1] * (_CLOSE**2 if self.pilot.nested else 1.0)
         precision = x.T @ (x / noise[:, None]) + np.eye(x.shape[1]) / prior
         covariance = np.linalg.inv(precision)
         mean = covariance @ (x.T @ (delta / noise[:, None]))
@@ -156,7 +182,7 @@ class Approach:
 
     def _log_prior(self, modes: tuple[float, ...]) -> float:
         if self.pilot.nested:
-            return math.log(_MILD) if modes[-1] == 1.0 else 0.0
+            return math.log(_POWERS[modes[-1]])
         away = math.log(modes[-1] / self.time) / _FAR
         return -0.5 * away * away
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _HEAVY = 100.0  # kurtosis from which on a variance is not to be trusted
+_ALONE = 0.5  # share of one weight
 _KNOWN = 0.25  # relative error within which a prediction is said to be known
 _ROWS = 6
 
@@ -72,7 +73,8 @@ class Choice:
         """Whether the predicted squared error should be right to 25 %."""
         total = self.best.error(self.budget)
         noise = self.best.work_variance / self.budget
-        off = 2.0 * math.hypot(self.best.bias.se, noise * self.decay.variance_error)
+        level = round(math.log2(self.estimator.longest()) / 2.0)  # where most of the work is
+        off = 2.0 * math.hypot(self.best.bias.se, noise * self.decay.variance_error(level))
         return not self.warnings and self.decay.long_enough and off <= _KNOWN * total
 
     @property
@@ -141,6 +143,11 @@ class Choice:
                 f"differences of levels have kurtosis {pilot.kurtosis:.0f}: rare large values "
                 "decide the variance, which may be far larger than it seems; use a proposal with "
                 "heavier tails, or more candidates"
+            )
+        if pilot.largest > _ALONE:
+            found.append(
+                f"one draw of {2**pilot.highest} blocks has {pilot.largest:.0%} of the weight on "
+                "average: the proposal misses the target; improve it before anything else"
             )
         return tuple(found)
 

@@ -1,12 +1,17 @@
 """How variances go on with the length, within a pilot and beyond it; the bias is in `approach.py`.
 
-Chains. The mean of p steps of a stationary autoregression with ρ = e^{−1/τ} has the variance σ² v(p),
-see `average_variance`; τ is the one that fits the variances of H^{(p)} at the end of the pilot. Beyond
-it the variance of D_l = H^{(2^l)} − H^{(2^{l−1})} goes on as it does for that autoregression, and D_l is
-uncorrelated with those before, as it is for a chain that is much longer than τ.
+Chains. The mean of p steps of a stationary autoregression with ρ = e^{−1/τ} has the variance
+σ² v(p), see `average_variance`; τ is the one that fits the variances of H^{(p)} at the end of the
+pilot. Beyond it, both halves of a chain have the same law, so that with r = v(2p)/v(p), close to
+1/2,
 
-Importance sampling. A simulation of 2^j blocks is 2^{j−L} independent ones of 2^L, so covariances up
-to L are those of the pilot divided by it; the variance of D_l beyond L goes on falling as it did.
+    Var(H^{(2p)}) = r Var(H^{(p)}),     Cov(H^{(2p)} − H^{(p)}, ·) = −(1 − r) Cov(H^{(p)}, ·)
+
+for everything in its first half.
+
+Importance sampling. A simulation of 2^j blocks is 2^{j−L} independent ones of 2^L, so covariances
+up to L are those of the pilot divided by it; the variance of D_l beyond L goes on falling as it
+did.
 """
 
 from __future__ import annotations
@@ -23,8 +28,10 @@ from torch import Tensor
 from mlmcgrad.diagnostics.approach import Approach, Squared
 from mlmcgrad.diagnostics.pilot import Pilot
 
-_LONG = 8.0  # autocorrelation times that a pilot must last to be sure of them
-_PLATEAU = 0.85  # variances that fall by less from level to level have not begun to
+_LONG = 16.0  # autocorrelation times that a pilot must last to be sure of them
+_SOME = 4.0  # autocorrelation times of an average whose variance is that of the autoregression
+_SHORTEST = 5  # level of a pilot that can tell slow chains from fast ones
+_PLATEAU = 0.7  # variances that fall by less from level to level have not begun to
 _TIMES = 200  # autocorrelation times that are tried
 _FASTEST, _SLOWEST = 0.2, 0.7  # by what the variance of D_l falls, for importance sampling
 _UNMIXED = 0.5  # probability of a time that is too long for the pilot
@@ -41,10 +48,15 @@ class Decay:
         """L, of the pilot."""
         return self.pilot.highest
 
-    def mean(self, level: int) -> Tensor:
-        """δ_l, (d,), continued beyond the pilot."""
-        last = self._means[min(level, self.highest)]
-        return last * 2.0 ** min(0, self.highest - level)
+    def products(self, level: int) -> Tensor:
+        """Mean over the rows of Σ_i E[D_l]_i E[D_m]_i, (level + 1, level + 1).
+
+        Beyond the pilot means are halved from level to level.
+        """
+        known = self._products
+        place = [min(m, self.highest) for m in range(level + 1)]
+        scale = torch.tensor([2.0 ** min(0, self.highest - m) for m in range(level + 1)]).double()
+        return known[place][:, place] * scale * scale[:, None]
 
     @property
     def mixes(self) -> bool:
@@ -76,17 +88,14 @@ class Decay:
 
     @property
     def long_enough(self) -> bool:
-        """Whether the longest simulations of the pilot are some times τ."""
-        return self.pilot.nested or 2.0**self.highest >= _LONG * self.time
+        """Whether the longest simulations of the pilot are many times τ."""
+        enough = max(2.0**_SHORTEST, _LONG * self.time)
+        return self.pilot.nested or 2.0**self.highest >= enough
 
-    @property
-    def variance_error(self) -> float:
-        """Relative standard error of the variances of long simulations."""
-        level = self.highest if self.pilot.nested else self._first
-        alike = self.pilot.groups[level : level + 1] if self.pilot.nested else self.pilot.groups
-        h = torch.cat([g.estimates[:, level] for g in alike if g.estimates.shape[1] > level])
-        squares = (h - h.mean(0)).square().sum(1)
-        return float(squares.std() / squares.mean().clamp(min=1e-300)) / math.sqrt(len(h))
+    def variance_error(self, level: int) -> float:
+        """Relative standard error of the variance of H^{(2^level)}, or of the pilot's longest."""
+        squares = self.pilot.squares(min(level, self.highest))
+        return float(squares.std() / squares.mean().clamp(min=1e-300)) / math.sqrt(len(squares))
 
     @property
     def _scale(self) -> float:
@@ -96,8 +105,12 @@ class Decay:
     @cached_property
     def _first(self) -> int:
         """The level from which on variances fall; from one start they may grow before."""
-        ratios = [b > _PLATEAU * a for a, b in zip(self._variances, self._variances[1:])]
-        return max((level for level, flat in enumerate(ratios, start=1) if flat), default=0)
+        flat = 0
+        for level in range(1, self.highest + 1):
+            least = 1.0 - 1.5 * math.sqrt(2.0 / self.pilot.count(level))  # noise of a variance
+            if self._variances[level] * least > _PLATEAU * self._variances[level - 1]:
+                flat = level
+        return flat
 
     @cached_property
     def _autoregression(self) -> tuple[float, float]:
@@ -124,8 +137,8 @@ class Decay:
         return time, math.exp(np.average(ratios(time), weights=counts))
 
     @cached_property
-    def _means(self) -> list[Tensor]:
-        return [self.pilot.difference(level).mean(0) for level in range(self.highest + 1)]
+    def _products(self) -> Tensor:
+        return self.pilot.products(self.highest)
 
     @cached_property
     def _beyond(self) -> dict[int, Tensor]:
@@ -143,10 +156,31 @@ class Decay:
     def _chain(self, level: int) -> Tensor:
         found = torch.zeros(level + 1, level + 1, dtype=torch.float64)
         known = self.highest + 1
-        found[:known, :known] = self._covariances[-1]
+        for top, covariance in enumerate(self._covariances):  # each from all that are long enough
+            found[top, : top + 1] = covariance[top]
+            found[: top + 1, top] = covariance[top]
+        # The variance of the longest is known best from the autoregression.
+        end = self._scale * average_variance(self.time, 2.0**self.highest)
+        found[known - 1, known - 1] += end - float(found.sum())
         for beyond in range(known, level + 1):
-            found[beyond, beyond] = self._scale * difference_variance(self.time, 2.0**beyond)
-        return found
+            ratio = average_variance(self.time, 2.0**beyond)
+            ratio /= average_variance(self.time, 2.0 ** (beyond - 1))
+            new = -(1.0 - ratio) * found[:beyond, :beyond].sum(1)
+            found[beyond, :beyond] = found[:beyond, beyond] = new
+            found[beyond, beyond] = -float(new.sum())
+        # Put together from several samples, it may have eigenvalues below 0.
+        values, vectors = torch.linalg.eigh(found)
+        return vectors @ torch.diag(values.clamp(min=0.0)) @ vectors.T
+
+    def average_variance(self, length: int, burn_in: int) -> float | None:
+        """Variance of an average of long chains by the autoregression, of others None.
+
+        It is less noisy than the variance of the pilot's chains of one length.
+        """
+        long = self.long_enough and length >= _SOME * self.time
+        if self.pilot.nested or not (long or burn_in + length > 2**self.highest):
+            return None
+        return self._scale * average_variance(self.time, float(length))
 
     def _groups(self, level: int) -> Tensor:
         found = torch.zeros(level + 1, level + 1, dtype=torch.float64)
@@ -166,11 +200,3 @@ def average_variance(time: float, p: float) -> float:
     """v(p): variance of the mean of p steps with ρ = e^{−1/time}, over that of one step."""
     rho = math.exp(-1.0 / time)
     return ((1.0 + rho) / (1.0 - rho) - 2.0 * rho * (1.0 - rho**p) / (p * (1.0 - rho) ** 2)) / p
-
-
-def difference_variance(time: float, p: float) -> float:
-    """Variance of the mean of p steps minus that of the first p/2, over that of one step.
-
-    It is half the difference of the means of both halves.
-    """
-    return average_variance(time, p / 2.0) - average_variance(time, p)

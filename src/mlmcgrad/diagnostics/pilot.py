@@ -15,6 +15,7 @@ averages are put together; importance sampling is one set of draws, weighed in g
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -33,7 +34,8 @@ from mlmcgrad.kernels.proposing import usable
 from mlmcgrad.measure import Measure
 from mlmcgrad.plan import Plan
 
-FEWEST = 16  # simulations of the longest length: fewer say nothing about a variance
+FEWEST = 12  # simulations of the longest length: fewer say nothing about a variance
+_OFTEN = 200  # simulations for a kurtosis
 _NUMBERS = 2**26  # in memory: half a gigabyte
 
 
@@ -44,6 +46,7 @@ class Group:
     estimates: Tensor  # (simulations, j + 1, d) float64: H^{(1)}, H^{(2)}, …, H^{(2^j)} of each
     evaluations: float  # of one simulation
     moved: float  # share of the steps that changed the state
+    largest: float = 0.0  # share of the largest weight, for importance sampling
 
 
 @dataclass(frozen=True)
@@ -55,13 +58,16 @@ class Pilot:
         evaluations: spent in total.
         acceptance: share of the steps of the longest simulations that moved.
         nested: whether shorter lengths are groups of a longer simulation, as in importance
-            sampling, and not its beginning: then only those of one length are alike.
+            sampling, and not its beginning.
+        paired: whether there are several rows, so that two simulations after another are of one
+            row: what differs between rows is no noise.
     """
 
     groups: tuple[Group, ...]
     evaluations: int
     acceptance: float
     nested: bool
+    paired: bool
 
     @property
     def highest(self) -> int:
@@ -87,11 +93,56 @@ class Pilot:
 
         (level + 1, level + 1), summed over the coordinates i.
         """
-        alike = self.groups[level : level + 1] if self.nested else self.groups[level:]
-        h = torch.cat([group.estimates[:, : level + 1] for group in alike])
-        d = torch.diff(h, dim=1, prepend=torch.zeros_like(h[:, :1]))
-        d = d - d.mean(0)
-        return torch.einsum("nld,nmd->lm", d, d) / (len(d) - 1)
+        total = torch.zeros(level + 1, level + 1, dtype=torch.float64)
+        freedom = 0
+        for scale, h in self._alike(level):
+            d, more = self._deviations(_differences(h[:, : level + 1]))
+            total += torch.einsum("nld,nmd->lm", d, d) * scale
+            freedom += more
+        return total / freedom
+
+    def products(self, level: int) -> Tensor:
+        """Mean over the rows of Σ_i E[D_l]_i E[D_m]_i, (level + 1, level + 1)."""
+        found = torch.zeros(level + 1, level + 1, dtype=torch.float64)
+        for top in range(level + 1):
+            d = _differences(torch.cat([g.estimates[:, : top + 1] for g in self.groups[top:]]))
+            if self.paired:
+                first, second = d[0::2], d[1::2]
+                both = torch.einsum("nld,nd->l", first, second[:, top])
+                both += torch.einsum("nld,nd->l", second, first[:, top])
+                found[: top + 1, top] = both / len(d)
+            else:
+                found[: top + 1, top] = d.mean(0) @ d[:, top].mean(0)
+            found[top, :top] = found[:top, top]
+        return found
+
+    def squares(self, level: int) -> Tensor:
+        """Squared deviations of H^{(2^level)}, whose mean is about the variance."""
+        every = [
+            self._deviations(h[:, level])[0].square().sum(1) * scale
+            for scale, h in self._alike(level)
+        ]
+        return torch.cat(every)
+
+    def _alike(self, level: int) -> list[tuple[float, Tensor]]:
+        """Estimates that have a level, and by how much their covariances have to be scaled."""
+        if not self.nested:
+            return [(1.0, torch.cat([g.estimates[:, : level + 1] for g in self.groups[level:]]))]
+        # A longer simulation is the mean of independent ones.
+        return [(2.0**j, group.estimates) for j, group in enumerate(self.groups[level:])]
+
+    def _deviations(self, x: Tensor) -> tuple[Tensor, int]:
+        """Deviations from the mean of a row, and degrees of freedom."""
+        if self.paired:
+            return (x[0::2] - x[1::2]) / math.sqrt(2.0), len(x) // 2
+        return x - x.mean(0), len(x) - 1
+
+    def mean(self, level: int) -> tuple[Tensor, float]:
+        """δ_l = E[D_l], (d,), and the variance of this mean, summed over coordinates."""
+        x = self.difference(level)
+        if self.paired:
+            x = (x[0::2] + x[1::2]) / 2.0
+        return x.mean(0), float(x.var(0).sum()) / len(x)
 
     def difference(self, level: int) -> Tensor:
         """H^{(2^l)} − H^{(2^{l−1})}, of all simulations that are long enough, (simulations, d)."""
@@ -100,13 +151,22 @@ class Pilot:
 
     @property
     def kurtosis(self) -> float:
-        """Of the differences of the two longest lengths, the largest over coordinates."""
-        x = self.difference(self.highest)
-        centred = x - x.mean(0)
-        variance = centred.square().mean(0)
-        return float(
-            torch.where(variance > 0.0, (centred**4).mean(0) / variance.square(), 3.0).max()
-        )
+        """The largest over levels and coordinates, of differences that are seen often enough."""
+        found = [3.0]
+        for level in range(self.highest + 1):
+            x = self.difference(level)
+            if len(x) < _OFTEN:
+                break
+            centred = x - x.mean(0)
+            variance = centred.square().mean(0)
+            ratio = (centred**4).mean(0) / variance.square()
+            found.append(float(torch.where(variance > 0.0, ratio, 3.0).max()))
+        return max(found)
+
+    @property
+    def largest(self) -> float:
+        """Share of the largest weight of the longest simulations, on average; 0 for chains."""
+        return self.groups[-1].largest
 
 
 def pilot(
@@ -134,15 +194,21 @@ def pilot(
     highest, cost = 0, source.step_cost()
     while 2 ** (highest + 1) <= longest and _price(highest + 1) * cost <= evaluations:
         highest += 1
-    groups, spent, moved = [], 0, 0.0
+    groups, spent, moved = [], 0.0, 0.0
     for level in range(highest + 1):
-        count = max(FEWEST, int(evaluations / cost / (highest + 1) / 2**level))
+        count = max(FEWEST, 2 * int(evaluations / cost / (highest + 1) / 2**level / 2.0))
         group = source.draw(level, count)
         groups.append(group)
         spent += group.evaluations * len(group.estimates)
         moved = group.moved
         report((level + 1) / (highest + 1))
-    return Pilot(tuple(groups), int(spent), moved, isinstance(gradient.kernel, Importance))
+    nested = isinstance(gradient.kernel, Importance)
+    return Pilot(tuple(groups), int(spent), moved, nested, paired=source.rows > 1)
+
+
+def _differences(h: Tensor) -> Tensor:
+    """Of neighbouring lengths, the first as it is."""
+    return torch.diff(h, dim=1, prepend=torch.zeros_like(h[:, :1]))
 
 
 def _price(level: int) -> int:
@@ -159,6 +225,11 @@ class _Source:
     context: Context
     generator: torch.Generator
 
+    @property
+    def rows(self) -> int:
+        """Of x0 and the context."""
+        return self.gradient.kernel.chains(self.x0, self.context)
+
     def step_cost(self) -> float:
         """Evaluations of a step of one simulation, at least 1."""
         if isinstance(self.gradient.kernel, Importance):
@@ -167,22 +238,25 @@ class _Source:
 
     def draw(self, level: int, count: int) -> Group:
         """Simulations of the length 2^level."""
-        rows = self.gradient.kernel.chains(self.x0, self.context)
+        rows = self.rows
+        # Other rows for other lengths, where there are more rows than simulations.
+        each_row = torch.randperm(rows, generator=torch.Generator().manual_seed(level))
         parameters = sum(p.numel() for p in required_parameters(self.gradient))
         sketch = Sketch(parameters)
         at_once = max(1, _NUMBERS // (parameters * (level + 2)))
-        each, spent, moved = [], 0, 0.0
+        each, spent, moved, largest = [], 0, 0.0, 0.0
         for begin in range(0, count, at_once):
-            index = torch.arange(begin, min(count, begin + at_once)) % rows
+            index = each_row[torch.arange(begin, min(count, begin + at_once)) // 2 % rows]
             (x0,) = take((self.x0,), index)
             one = _importance if isinstance(self.gradient.kernel, Importance) else _chain
-            found, evaluations, accepted = one(
+            found, evaluations, accepted, weight = one(
                 self.gradient, x0, take(self.context, index), level, len(index), self.generator
             )
             each.append(sketch(found))
             spent, moved = spent + evaluations, moved + accepted
+            largest += weight
         steps = count * 2**level
-        return Group(torch.cat(each), max(spent, steps) / count, moved / steps)
+        return Group(torch.cat(each), max(spent, steps) / count, moved / steps, largest / count)
 
 
 def _chain(
@@ -192,8 +266,8 @@ def _chain(
     level: int,
     count: int,
     generator: torch.Generator,
-) -> tuple[Tensor, int, float]:
-    """(count, level + 1, d) estimates of chains, the evaluations, and the steps that moved."""
+) -> tuple[Tensor, int, float, float]:
+    """(count, level + 1, d) estimates of chains, evaluations, steps that moved, and 0."""
     averages: list[Tensor] = []
     evaluations, moved = 0, 0.0
     for end in range(level + 1):
@@ -204,7 +278,7 @@ def _chain(
         averages.append((averages[-1] + each) / 2.0 if averages else each)
         x0, evaluations = outcome.last, evaluations + outcome.evaluations
         moved += outcome.accepted
-    return torch.stack(averages, 1).cpu(), evaluations, moved
+    return torch.stack(averages, 1).cpu(), evaluations, moved, 0.0
 
 
 def _importance(
@@ -214,8 +288,11 @@ def _importance(
     level: int,
     count: int,
     generator: torch.Generator,
-) -> tuple[Tensor, int, float]:
-    """The same for importance sampling: all group sizes from one set of draws."""
+) -> tuple[Tensor, int, float, float]:
+    """The same for importance sampling: all group sizes from one set of draws.
+
+    In place of the 0 the sum of the largest weights of the simulations.
+    """
     kernel, blocks = gradient.kernel, Blocks.of(np.full(count, 2**level))
     assert isinstance(kernel, Importance)
     owner = torch.arange(count).repeat_interleave(2**level * kernel.candidates)
@@ -235,4 +312,5 @@ def _importance(
     found = [
         weighted_gradients(gradient, Measure(z, owner, c), context, count) for c in coefficients
     ]
-    return torch.stack(found, 1).cpu(), len(z), float(count * 2**level)
+    largest = float(coefficients[-1].reshape(count, -1).max(1).values.sum())
+    return torch.stack(found, 1).cpu(), len(z), float(count * 2**level), largest

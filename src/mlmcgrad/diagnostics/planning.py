@@ -87,7 +87,7 @@ def plan(
     fraction(share, "share")
     rows = gradient.kernel.chains(x0, context)
     among = max(_FEWEST, rows) if simulations is None else whole(simulations, "simulations")
-    cost = _cost(gradient, x0, context, generator)
+    cost = simulation_cost(gradient, x0, context, generator)
     if budget is not None and among * cost.of(1.0) > budget:
         raise ValueError(
             f"budget must allow {among} simulations of one step, which take "
@@ -144,7 +144,7 @@ def grid(pilot: int, *, nested: bool) -> Iterator[Estimator]:
                 yield MLMCSum(2**last, r, base=2**first)
 
 
-def _cost(
+def simulation_cost(
     gradient: MarkovGradient, x0: Start, context: tuple[object, ...], generator: torch.Generator
 ) -> Cost:
     """From two short simulations."""

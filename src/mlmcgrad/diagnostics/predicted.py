@@ -3,7 +3,9 @@
 An estimator draws a simulation of length 2^j with weights a_l on H^{(2^l)} with a known probability
 (`plan_for`), so with α_l = Σ_{m≥l} a_m on the differences D_l,
 
-    E[Ĥ | α] = Σ_l α_l δ_l,     Var Ĥ = E[αᵀ Cov(D) α] + Var E[Ĥ | α]     (traces).
+    E[Ĥ | α] = Σ_l α_l δ_l,     Var Ĥ = E[αᵀ Cov(D) α] + Var E[Ĥ | α]     (traces),
+
+for each row of the data; what differs between rows is no noise, as all of them are used alike.
 
 A gradient averaged over a budget of B evaluations has the mean squared error
 
@@ -16,9 +18,9 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from mlmcgrad.diagnostics.decay import Decay, Squared
+from mlmcgrad.diagnostics.approach import Squared
+from mlmcgrad.diagnostics.decay import Decay
 from mlmcgrad.diagnostics.ladder import outcomes
 from mlmcgrad.estimators import MLMC, Average, Estimator, MLMCSum
 
@@ -71,25 +73,31 @@ def predict(estimator: Estimator, decay: Decay, cost: Cost) -> Predicted:
         decay: of a pilot; levels beyond it are extrapolated.
         cost: of a simulation.
     """
-    within, steps = 0.0, 0.0
+    within, between, steps = 0.0, 0.0, 0.0
     weights: dict[int, float] = {}  # E[a_l]
-    means: list[tuple[float, Tensor]] = []
-    for probability, lengths, a in combinations(estimator):
+    every = combinations(estimator)
+    highest = max(lengths[-1].bit_length() - 1 for _, lengths, _ in every)
+    products, mean = decay.products(highest), torch.zeros(highest + 1, dtype=torch.float64)
+    for probability, lengths, a in every:
         top = lengths[-1].bit_length() - 1
-        alpha = torch.zeros(top + 1, dtype=torch.float64)
+        alpha = torch.zeros(highest + 1, dtype=torch.float64)
         for length, weight in zip(lengths, a, strict=True):
             alpha[: length.bit_length()] += weight
             level = length.bit_length() - 1
             weights[level] = weights.get(level, 0.0) + probability * weight
-        within += probability * float(alpha @ decay.covariance(top) @ alpha)
-        terms = (float(alpha[level]) * decay.mean(level) for level in range(top + 1))
-        means.append((probability, sum(terms, torch.zeros_like(decay.mean(0)))))
+        some = alpha[: top + 1]
+        within += probability * float(some @ decay.covariance(top) @ some)
+        between += probability * float(alpha @ products @ alpha)
+        mean += probability * alpha
         steps += probability * lengths[-1]
-    mean = sum((p * m for p, m in means), torch.zeros_like(decay.mean(0)))
-    between = math.fsum(p * float((m - mean).square().sum()) for p, m in means)
+    between = max(0.0, between - float(mean @ products @ mean))
     # What telescopes is left with rounding only.
     bias = decay.bias({level: a for level, a in weights.items() if abs(a) > 1e-9})
-    return Predicted(estimator, bias, within + between, cost.of(steps))
+    variance = within + between
+    if isinstance(estimator, Average):
+        skip = every[0][1][0] if len(every[0][1]) > 1 else 0
+        variance = decay.average_variance(every[0][1][-1] - skip, skip) or variance
+    return Predicted(estimator, bias, variance, cost.of(steps))
 
 
 def combinations(estimator: Estimator) -> list[tuple[float, list[int], list[float]]]:
