@@ -13,11 +13,13 @@ from tests.folders import content
 from tests.training import tiny
 
 
-def plan(folder: Path, **changes: Any) -> tuple[dict[str, Any], str]:
-    """The summary, and what is printed."""
+def plan(folder: Path, *, draw: bool = False, **changes: Any) -> tuple[dict[str, Any], str]:
+    """The summary, and what is printed; figures, which take longest, are drawn on demand."""
     console = Console(file=io.StringIO(), width=80)
     values: dict[str, Any] = {"rows": 2, "evaluations": 200.0, "budget": 1e4, **changes}
-    with shortened():
+    with shortened(), pytest.MonkeyPatch.context() as patch:
+        if not draw:
+            patch.setattr("mlmcgrad.experiments.plan.run.save", lambda figure, path: None)
         summary = run(Plan(folder, **values), console)
     assert isinstance(console.file, io.StringIO)
     return summary, console.file.getvalue()
@@ -40,8 +42,6 @@ def test_a_training_is_planned_and_compared(changes: dict[str, Any], tmp_path: P
     summary, printed = plan(folder)
     after = content(folder)
     assert {name: after[name] for name in before} == before  # the training is as it was
-    written = {path.name for path in (folder / "plan").iterdir()}
-    assert written == {*FILES, "config.json", "summary.json", "lock"}
     assert json.loads((folder / "plan" / "summary.json").read_text()) == summary
     assert set(summary["plans"]) == {"isir", "importance"}
     assert summary["iteration"] == 3
@@ -53,6 +53,13 @@ def test_a_training_is_planned_and_compared(changes: dict[str, Any], tmp_path: P
     assert summary["estimator"] == summary["plans"][summary["kernel"]]["estimator"]
     for text in ("i-SIR. A gradient", "Importance sampling. A gradient", "Best is", str(folder)):
         assert text in printed
+
+
+def test_figures_are_written(tmp_path: Path) -> None:
+    tiny.run(tmp_path, iterations=3)
+    plan(tmp_path, draw=True)
+    written = {path.name for path in (tmp_path / "plan").iterdir()}
+    assert written == {*FILES, "config.json", "summary.json", "lock"}
 
 
 def test_the_same_numbers_again_in_place(tmp_path: Path) -> None:
