@@ -51,6 +51,8 @@ def test_a_training_is_planned_and_compared(changes: dict[str, Any], tmp_path: P
     budgets = [row["budget"] for row in summary["comparison"]["best"]]
     assert budgets == pytest.approx([1e1, 1e2, 1e3, 1e4, 1e5, 1e6])
     assert summary["estimator"] == summary["plans"][summary["kernel"]]["estimator"]
+    assert summary["best"] == summary["comparison"]["best"][3]["names"]
+    assert f"measured at 10000 evaluations: best is {summary['best'][0]}" in printed
     for text in ("i-SIR. A gradient", "Importance sampling. A gradient", "Best is", str(folder)):
         assert text in printed
 

@@ -19,6 +19,7 @@ def summarise(
         **about,
         "kernel": chosen,
         "estimator": describe(plans[chosen].estimator),
+        "best": list(comparison.best(plans[chosen].budget)),
         "plans": {name: _plan(choice) for name, choice in plans.items()},
         "comparison": comparison.record(),
     }

@@ -69,7 +69,11 @@ def run(settings: Plan, console: Console) -> dict[str, Any]:
         save(comparison.plot(), settings.folder / "compare")
         records.write_json(settings.folder / records.SUMMARY, summary)
     best = f"{describe(plans[chosen].estimator)} by {_TITLES[chosen]}"
-    _print(console, f"plan for iteration {trainer.iteration}: {best}; files: {settings.folder}")
+    first, *others = comparison.best(settings.budget) or ("nobody",)
+    as_good = f", {' and '.join(others)} may be as good" if others else ""
+    _print(console, f"planned for iteration {trainer.iteration}: {best}")
+    _print(console, f"measured at {settings.budget:g} evaluations: best is {first}{as_good}")
+    _print(console, f"files: {settings.folder}")
     return summary
 
 
