@@ -160,10 +160,21 @@ def _weighed(kind: str, spread: float) -> Task:
     return Task(gradient, None, (torch.zeros(1, dtype=torch.float64),), theta.detach())
 
 
-def _mixed() -> Task:
+@dataclass(frozen=True)
+class Mixed:
     """Logistic regression with a random intercept: 24 groups of 6, proposals from the prior."""
-    rng, groups, size = torch.Generator().manual_seed(5), 24, 6
-    theta = torch.tensor([-0.5, 1.0, 0.4], dtype=torch.float64, requires_grad=True)  # β, log σ
+
+    gradient: mg.MarkovGradient
+    theta: Tensor  # β_0, β_1, log σ
+    context: tuple[Tensor, Tensor]
+    log_likelihood: Callable[[Tensor], float]  # of a group on average, by quadrature
+    limit: Callable[[], Tensor]  # the exact gradient of its negative
+
+
+def mixed_model(start: tuple[float, float, float]) -> Mixed:
+    """The model with its data, which are the same for all starts."""
+    rng, groups, size, count = torch.Generator().manual_seed(5), 24, 6, 80
+    theta = torch.tensor([-0.5, 1.0, 0.4], dtype=torch.float64)
     x = torch.randn(groups, size, dtype=torch.float64, generator=rng)
     u = torch.randn(groups, dtype=torch.float64, generator=rng)
 
@@ -171,6 +182,7 @@ def _mixed() -> Task:
         return theta[0] + theta[1] * x + theta[2].exp() * z[:, None]
 
     y = (torch.rand(x.shape, dtype=torch.float64, generator=rng) < logits(u, x).sigmoid()).double()
+    theta = torch.tensor(start, dtype=torch.float64, requires_grad=True)
 
     def loss(z: Tensor, y: Tensor, x: Tensor) -> Tensor:
         return binary_cross_entropy_with_logits(logits(z, x), y, reduction="none").sum(1)
@@ -181,14 +193,33 @@ def _mixed() -> Task:
     def propose(rows: int, *_: Tensor, generator: torch.Generator) -> Tensor:
         return torch.randn(rows, dtype=torch.float64, generator=generator)
 
-    nodes, weights = (torch.from_numpy(a) for a in np.polynomial.hermite_e.hermegauss(80))
-    every = loss(nodes.repeat(groups), y.repeat_interleave(80, 0), x.repeat_interleave(80, 0))
-    posterior = (weights.log() - every.detach().reshape(groups, 80)).softmax(1)
-    (limit,) = torch.autograd.grad((posterior * every.reshape(groups, 80)).sum(1).mean(), theta)
+    nodes, weights = (torch.from_numpy(a) for a in np.polynomial.hermite_e.hermegauss(count))
+    logs = (weights / weights.sum()).log()
+
+    def at_nodes() -> Tensor:
+        every = (y.repeat_interleave(count, 0), x.repeat_interleave(count, 0))
+        return loss(nodes.repeat(groups), *every).reshape(groups, count)
+
+    def log_likelihood(at: Tensor) -> float:
+        kept = theta.detach().clone()
+        with torch.no_grad():
+            theta.copy_(at)
+            found = float((logs - at_nodes()).logsumexp(1).mean())
+            theta.copy_(kept)
+        return found
+
+    def limit() -> Tensor:
+        (found,) = torch.autograd.grad(-(logs - at_nodes()).logsumexp(1).mean(), theta)
+        return found
+
     sampler = kernels.Importance(log_weight, propose, 4)
-    return Task(
-        mg.MarkovGradient(sampler, loss, mg.MLMC(2), parameters=[theta]), None, (y, x), limit
-    )
+    gradient = mg.MarkovGradient(sampler, loss, mg.MLMC(2), parameters=[theta])
+    return Mixed(gradient, theta, (y, x), log_likelihood, limit)
+
+
+def _mixed() -> Task:
+    model = mixed_model((-0.5, 1.0, 0.4))
+    return Task(model.gradient, None, model.context, model.limit())
 
 
 def _autoencoder() -> Task:

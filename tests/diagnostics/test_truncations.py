@@ -65,5 +65,8 @@ def test_what_never_comes_is_left_out() -> None:
 def test_words_and_iterations() -> None:
     schedule = Truncations(((1, 2.0), (100, 8.0)))
     assert str(schedule) == "T = 2, 8 from n = 100"
+    many = Truncations(tuple((n, 2.0**n) for n in range(1, 12)))
+    assert str(many).startswith("T = 2, 4 from n = 2, ")
+    assert str(many).endswith("128 from n = 7, …")
     with pytest.raises(ValueError, match="n must be an integer"):
         schedule(0)

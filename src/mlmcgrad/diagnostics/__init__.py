@@ -1,7 +1,7 @@
 """Is it right on your problem, and how long must the chain be? Plans, bias, levels, chains."""
 
 from mlmcgrad.diagnostics.chains import Health, Weights, diagnose, effective_sample_size, weights
-from mlmcgrad.diagnostics.choice import Choice
+from mlmcgrad.diagnostics.choice import Choice, describe
 from mlmcgrad.diagnostics.comparing import compare
 from mlmcgrad.diagnostics.comparison import Comparison, Contender
 from mlmcgrad.diagnostics.export import to_arviz, to_dict
@@ -25,6 +25,7 @@ __all__ = [
     "accuracy",
     "chain_gradients",
     "compare",
+    "describe",
     "diagnose",
     "effective_sample_size",
     "fit_line",

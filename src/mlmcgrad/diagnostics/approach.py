@@ -5,8 +5,9 @@ back and forth are enough, with unknown vectors A_k and times τ_k. So the bias 
 
     b(p) = Σ_k A_k s_k(p),     s_k(p) = (1/p) Σ_{t≤p} e^{−(t−1)/τ_k},
 
-and that of importance sampling p^{−α_k} in place of s_k, with α = 1 for weights that are mild, and
-less for those that are not. A pilot measures the differences δ_l = b(2^l) − b(2^{l−1}) with noise.
+and that of importance sampling has s_k(p) = (1 + τ_k)/(p + τ_k), which falls as 1/p once there are
+enough draws for its weights, and p^{−2}. A pilot measures the differences δ_l = b(2^l) − b(2^{l−1})
+with noise.
 For each pair of times on a grid, A is a linear regression with a normal prior: a start is about a
 standard deviation of H away from the limit, and importance sampling a fifth of one. The evidence
 weighs the pairs, together with a prior that expects the slow time to be near that of the
@@ -38,8 +39,7 @@ _TAIL = 6  # levels beyond the longest that matter to that
 _BACK = 0.5  # minus the eigenvalue of a mode that goes back and forth
 _FAR = 0.6  # standard deviation of the slow time about that of the autocovariances, in logarithms
 _RARE = 1e-4  # probability of models that are left out
-# α, for importance sampling, and how likely each is to be the slow one.
-_POWERS = {0.25: 0.02, 0.5: 0.05, 0.75: 0.13, 1.0: 0.8, 2.0: 0.0}
+_HEAVIER = 1.3  # how much less likely the next longer time of importance sampling is
 _CLOSE = 0.2  # standard deviations of H that the start of importance sampling is away, before
 
 
@@ -60,7 +60,7 @@ class Squared:
 class _Model:
     """Two modes, and the posterior law of their vectors."""
 
-    modes: tuple[float, ...]  # τ or α, the slow one last
+    modes: tuple[float, ...]  # τ, the slow one last
     mean: Array  # (modes, d)
     covariance: Array  # (modes, modes), summed over coordinates
     weight: float
@@ -122,8 +122,6 @@ class Approach:
     @property
     def slow(self) -> float:
         """Posterior probability that a mode takes longer than half the longest simulations."""
-        if self.pilot.nested:
-            return 0.0
         return math.fsum(
             m.weight for m in self._models if m.modes[-1] > 2.0 ** (self.pilot.highest - 1)
         )
@@ -173,16 +171,16 @@ class Approach:
         return _Model(modes, mean, covariance, 0.0), log
 
     def _pairs(self) -> list[tuple[float, ...]]:
-        if self.pilot.nested:
-            return [(b, a) for a, b in combinations(_POWERS, 2)]
         highest = self.pilot.highest + 2
+        if self.pilot.nested:
+            return list(combinations([0.0, *(2.0**i for i in range(highest + 1))], 2))
         octaves = math.ceil(highest - math.log2(_FASTEST))
         times = [_FASTEST * 2.0 ** (i / _PER_OCTAVE) for i in range(octaves * _PER_OCTAVE + 1)]
         return list(combinations(times, 2))
 
     def _log_prior(self, modes: tuple[float, ...]) -> float:
         if self.pilot.nested:
-            return math.log(_POWERS[modes[-1]])
+            return -math.log(_HEAVIER) * math.log2(modes[-1])
         away = math.log(modes[-1] / self.time) / _FAR
         return -0.5 * away * away
 
@@ -191,7 +189,7 @@ class Approach:
         p = 2.0 ** np.array(list(levels), dtype=float)[:, None]
         mode = np.array(modes)[None, :]
         if self.pilot.nested:
-            return p**-mode
+            return np.concatenate([p**-2.0, (1.0 + mode) / (p + mode)], 1)
         decaying = np.expm1(-p / mode) / np.expm1(-1.0 / mode) / p
         oscillating = (1.0 - (-_BACK) ** p) / (1.0 + _BACK) / p
         found: Array = np.concatenate([oscillating, decaying], 1)

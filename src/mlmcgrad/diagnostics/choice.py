@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _HEAVY = 100.0  # kurtosis from which on a variance is not to be trusted
 _ALONE = 0.5  # share of one weight
 _KNOWN = 0.25  # relative error within which a prediction is said to be known
+_LEFT = 30.0  # by how much a squared bias after a burn-in may be off
 _ROWS = 6
 
 
@@ -74,7 +75,10 @@ class Choice:
         total = self.best.error(self.budget)
         noise = self.best.work_variance / self.budget
         level = round(math.log2(self.estimator.longest()) / 2.0)  # where most of the work is
-        off = 2.0 * math.hypot(self.best.bias.se, noise * self.decay.variance_error(level))
+        bias = self.best.bias
+        # What a burn-in leaves is known to an order of magnitude only.
+        doubt = _LEFT * bias.value if getattr(self.estimator, "burn_in", 0) else 2.0 * bias.se
+        off = math.hypot(doubt, 2.0 * noise * self.decay.variance_error(level))
         return not self.warnings and self.decay.long_enough and off <= _KNOWN * total
 
     @property
@@ -133,6 +137,11 @@ class Choice:
         pilot, found = self.decay.pilot, []
         if pilot.acceptance == 0.0:
             found.append("no step of the longest simulations moved: lower the step size")
+        elif not self.decay.mixes and pilot.nested:
+            found.append(
+                f"the bias does not fall as 1/length yet with {2**pilot.highest} blocks: there are "
+                "too few draws for these weights; use a better proposal, or a larger budget"
+            )
         elif not self.decay.mixes:
             found.append(
                 f"the mean still drifts after {2**pilot.highest} steps: the chain has not mixed, "

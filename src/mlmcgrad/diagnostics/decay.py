@@ -29,6 +29,7 @@ from mlmcgrad.diagnostics.approach import Approach, Squared
 from mlmcgrad.diagnostics.pilot import Pilot
 
 _LONG = 16.0  # autocorrelation times that a pilot must last to be sure of them
+_SMALL = 0.1  # share of the largest weight
 _SOME = 4.0  # autocorrelation times of an average whose variance is that of the autoregression
 _SHORTEST = 5  # level of a pilot that can tell slow chains from fast ones
 _PLATEAU = 0.7  # variances that fall by less from level to level have not begun to
@@ -88,9 +89,10 @@ class Decay:
 
     @property
     def long_enough(self) -> bool:
-        """Whether the longest simulations of the pilot are many times τ."""
-        enough = max(2.0**_SHORTEST, _LONG * self.time)
-        return self.pilot.nested or 2.0**self.highest >= enough
+        """Whether the longest simulations are many times τ, or no weight of theirs is large."""
+        if self.pilot.nested:
+            return self.pilot.largest <= _SMALL
+        return 2.0**self.highest >= max(2.0**_SHORTEST, _LONG * self.time)
 
     def variance_error(self, level: int) -> float:
         """Relative standard error of the variance of H^{(2^level)}, or of the pilot's longest."""

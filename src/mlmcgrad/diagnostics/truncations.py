@@ -20,6 +20,7 @@ from typing import SupportsIndex
 from mlmcgrad.diagnostics.predicted import Predicted
 from mlmcgrad.schedules import check_iteration
 
+_SHOWN = 8  # steps in words
 _NEVER = 2**53  # iterations
 
 
@@ -45,7 +46,8 @@ class Truncations:
 
     def __str__(self) -> str:
         first, *later = self.steps
-        return ", ".join([f"T = {first[1]:g}", *(f"{t:g} from n = {n}" for n, t in later)])
+        words = [f"T = {first[1]:g}", *(f"{t:g} from n = {n}" for n, t in later)]
+        return ", ".join(words if len(words) <= _SHOWN else [*words[: _SHOWN - 1], "…"])
 
 
 def crossover(short: Predicted, long: Predicted) -> float:
