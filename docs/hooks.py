@@ -42,7 +42,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "mixed.families": ALL,
     "iwae": ALL,
-    "training": ("config", "loop"),
+    "training": ("config", "loop", "saved"),
     "datasets": (
         "dataset",
         "digits_dataset",

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from mlmcgrad.cli.commands import COMMANDS as EVERY
-from tests.experiments.reproduce import fabricated
-from tests.faults.commands import COMMANDS, call, resume, shortened
+from tests.faults.commands import COMMANDS, call, needed, resume, shortened
 from tests.folders import content
 
 
@@ -24,10 +23,7 @@ def test_every_command_that_writes_a_folder_is_among_these() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_folders_of_others_and_files_of_the_user_are_refused(name: str, tmp_path: Path) -> None:
-    options: tuple[str, ...] = ()
-    if name == "report":
-        shown = fabricated.write(tmp_path / "shown", methods=("br",), seeds=1, pictures=False)
-        options = (str(shown),)
+    options = needed(name, tmp_path)
     found = {
         **{f"of {other}": ("config.json", other) for other in COMMANDS if other != name},
         **{file: (file, None) for file in ("config.json", "metrics.jsonl", "summary.json")},

@@ -20,6 +20,7 @@ from mlmcgrad.experiments.rates import settings as rates
 from mlmcgrad.experiments.reproduce import figures
 from mlmcgrad.experiments.scaling import run as scaling
 from mlmcgrad.runs import checkpoint
+from tests.experiments.reproduce import fabricated
 from tests.mixed.test_published import SEEDS
 from tests.training import tiny
 
@@ -37,6 +38,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "rates": ("rates", "--preset", "smoke", "--jobs", "1"),
     "reproduce": ("reproduce", "--preset", "smoke", *SMALL),
     "report": ("report",),
+    "plan": ("plan", "--rows", "2", "--evaluations", "100", "--budget", "1e4"),
     "fit": ("fit", str(SEEDS), "germinated ~ extract + (1 | plate)", "--family", "poisson"),
 }
 RESUMES = ("train", "scaling", "boltzmann", "rates", "reproduce")
@@ -54,7 +56,8 @@ def shortened() -> Iterator[None]:
     """Images without a file, one kernel, few replicas: what a fault does is the same."""
     with pytest.MonkeyPatch.context() as patch:
         source = tiny.source()
-        patch.setattr("mlmcgrad.training.loop.load", lambda settings: source)
+        for module in ("loop", "saved"):
+            patch.setattr(f"mlmcgrad.training.{module}.load", lambda settings: source)
         patch.setattr(scaling, "KERNELS", ("mala",))
         patch.setitem(scaling.EFFORT, "smoke", {"mala": scaling.Effort(2_000, 50, 5)})
         for data in ("bars", "digits"):
@@ -71,6 +74,18 @@ def call(name: str, out: Path, *options: str) -> tuple[int, str]:
     with redirect_stdout(io.StringIO()), redirect_stderr(said):
         code = main([*COMMANDS[name], *options, "--out", str(out)])
     return code, said.getvalue()
+
+
+def needed(name: str, folder: Path) -> tuple[str, ...]:
+    """What a command reads, made in a folder, as it stands on the command line."""
+    if name == "report":
+        shown = fabricated.write(folder / "shown", methods=("br",), seeds=1, pictures=False)
+        return (str(shown),)
+    if name == "plan":
+        trained = folder / "trained"
+        assert call("train", trained)[0] == 0
+        return (str(trained),)
+    return ()
 
 
 def resume(name: str) -> tuple[str, ...]:

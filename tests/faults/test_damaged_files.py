@@ -125,6 +125,9 @@ def _make(kind: str, folder: Path) -> tuple[str, tuple[str, ...]]:
     elif name == "report":
         fabricated.write(folder, methods=("br", "mlmc"), seeds=2)
         return name, (str(folder),)
+    elif name == "plan":  # the training's files are damaged, as those of the reproduction
+        assert call("train", folder)[0] == 0
+        return name, (str(folder),)
     else:
         assert call(name, folder)[0] == 0
     return name, resume(name)
@@ -147,6 +150,7 @@ TRIALS = {
     "rates": times(0, 50),
     "reproduce": times(0, 60),
     "report": times(3, 200),
+    "plan": times(3, 100),
     "bound": times(2, 50),
     "demo": times(0, 20),
 }
@@ -192,7 +196,7 @@ def _complaint(
 ) -> str | None:
     """What is wrong with how a command takes a damaged file."""
     before = _content(folder)
-    out = folder.with_name("report") if name == "report" else folder
+    out = folder.with_name("report") if name in ("report", "plan") else folder
     code, said = call(name, out, *options)
     if mine(folder) != MINE:
         return "files of the user's are not what they were"

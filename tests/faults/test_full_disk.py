@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.experiments.reproduce import fabricated
 from tests.faults import files_at_most, times
 from tests.faults.commands import (
     COMMANDS,
@@ -22,6 +21,7 @@ from tests.faults.commands import (
     files,
     half,
     mine,
+    needed,
     numbers,
     resume,
     shortened,
@@ -45,10 +45,7 @@ def _shortened() -> Iterator[None]:
 @pytest.mark.parametrize("name", [name for name, trials in TRIALS.items() if trials])
 def test_every_file_in_turn_does_not_fit(name: str, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
-    options = []
-    if name == "report":
-        shown = fabricated.write(tmp_path / "shown", methods=("br",), seeds=1, pictures=False)
-        options = [str(shown)]
+    options = needed(name, tmp_path)
     assert call(name, whole, *options)[0] == 0
     config = json.loads((whole / "config.json").read_text())
     common = {"config.json", "metrics.jsonl", "summary.json", "lock"}

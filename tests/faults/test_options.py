@@ -26,6 +26,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlmcgrad.cli.commands import COMMANDS
+from mlmcgrad.training.config import Config
+from mlmcgrad.training.loop import train
 from tests.experiments.reproduce import fabricated
 from tests.faults import times
 from tests.faults.process import Ended, run
@@ -61,6 +63,13 @@ SHORT: dict[str, dict[str, Tokens]] = {
         "out": ("new",),
     },
     "report": {"folders": ("reproduction",), "out": ("new",)},
+    "plan": {
+        "run": ("training",),
+        "rows": ("2",),
+        "evaluations": ("100",),
+        "budget": ("1e4",),
+        "out": ("new",),
+    },
     "data": {"dataset": ("digits",)},
     "fit": {
         "data": ("table.csv",),
@@ -177,6 +186,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).write_bytes(content)
     rows = (f"{i % 3 % 2},{i % 7},{i % 5}\n" for i in range(60))
     (folder / "table.csv").write_text("y,x,g\n" + "".join(rows))
+    train(Config(iterations=1, batch_size=4, nll_samples=2, test_images=2, out=folder / "training"))
     fabricated.write(
         folder / "reproduction", methods=("br", "mlmc"), seeds=1, iterations=20, pictures=False
     )

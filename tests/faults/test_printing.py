@@ -21,6 +21,7 @@ SMALL = {
     "scaling": "scaling --preset smoke --out run",
     "boltzmann": "boltzmann --preset smoke --data bars --out run",
     "rates": "rates --preset smoke --out run",
+    "plan": "plan training --rows 2 --evaluations 100 --budget 1e4 --out run",
     "reproduce": "reproduce --preset smoke --seeds 1 --methods br mlmc --out run",
 }
 
@@ -64,6 +65,8 @@ FEW = [("bound", _c_locale), ("train", _no_reader)]
 def test_a_command_does_its_work(
     name: str, way: Callable[[], dict[str, Any]], tmp_path: Path
 ) -> None:
+    if name == "plan":
+        _run(SMALL["train"].replace("--out run", "--out training").split(), tmp_path, way, 0)
     said = _run(SMALL[name].split(), tmp_path, way, 0)
     assert (tmp_path / "run" / "summary.json").exists()
     assert not said or ": run" in said

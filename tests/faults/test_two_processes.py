@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from mlmcgrad.runs.lock import LOCK, locked
-from tests.experiments.reproduce import fabricated
-from tests.faults.commands import COMMANDS, add_mine, call, files, resume, shortened
+from tests.faults.commands import COMMANDS, add_mine, call, files, needed, resume, shortened
 
 HELD = """
 import sys
@@ -34,10 +33,7 @@ def _shortened() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_folder_in_use_is_refused(name: str, tmp_path: Path) -> None:
-    options: tuple[str, ...] = ()
-    if name == "report":
-        shown = fabricated.write(tmp_path / "shown", methods=("br",), seeds=1, pictures=False)
-        options = (str(shown),)
+    options = needed(name, tmp_path)
     folder = tmp_path / "out"
     add_mine(folder)
     before = sorted(folder.rglob("*"))

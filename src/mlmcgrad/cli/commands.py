@@ -19,6 +19,7 @@ from mlmcgrad.cli.fit import Fit
 from mlmcgrad.experiments.boltzmann.settings import Boltzmann
 from mlmcgrad.experiments.bound.settings import Bound
 from mlmcgrad.experiments.demo.settings import Demo
+from mlmcgrad.experiments.plan.settings import Plan
 from mlmcgrad.experiments.rates.settings import Rates
 from mlmcgrad.experiments.reproduce.settings import Report, Reproduce
 from mlmcgrad.experiments.scaling.settings import Scaling
@@ -35,6 +36,7 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "rates": (Rates, "experiments.rates.run"),
     "bound": (Bound, "experiments.bound.run"),
     "train": (Config, "cli.train"),
+    "plan": (Plan, "experiments.plan.run"),
     "report": (Report, "experiments.reproduce.report"),
 }
 """The settings of each command, and the module whose `run(settings, console)` it calls."""

@@ -4,6 +4,8 @@ from mlmcgrad.diagnostics.certificate import Bias, Certificate, Check
 from mlmcgrad.diagnostics.certifying import certify
 from mlmcgrad.diagnostics.chains import Health, Weights, diagnose, effective_sample_size, weights
 from mlmcgrad.diagnostics.choice import Choice, describe
+from mlmcgrad.diagnostics.comparing import compare
+from mlmcgrad.diagnostics.comparison import Comparison, Contender
 from mlmcgrad.diagnostics.export import to_arviz, to_dict
 from mlmcgrad.diagnostics.ladder import Accuracy, accuracy
 from mlmcgrad.diagnostics.levels import LevelTest, level_test
@@ -18,6 +20,8 @@ __all__ = [
     "Certificate",
     "Check",
     "Choice",
+    "Comparison",
+    "Contender",
     "Fit",
     "Health",
     "LevelTest",
@@ -26,6 +30,7 @@ __all__ = [
     "accuracy",
     "certify",
     "chain_gradients",
+    "compare",
     "describe",
     "diagnose",
     "effective_sample_size",

@@ -81,10 +81,16 @@ def panels(
         try:
             yield figure, list(axes.flat)[:count]
             figure.tight_layout()
-            _save(figure, path.with_suffix(".png"))
-            _save(figure, path.with_suffix(".svg"), metadata={"Date": None})
+            save(figure, path)
         finally:
             plt.close(figure)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Save a figure as .png and .svg; the same figure is the same file."""
+    with plt.rc_context(STYLE):
+        _save(figure, path.with_suffix(".png"))
+        _save(figure, path.with_suffix(".svg"), metadata={"Date": None})
 
 
 def _save(figure: Figure, path: Path, **options: Any) -> None:

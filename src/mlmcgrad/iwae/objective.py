@@ -134,7 +134,7 @@ class Objective:
         return tuple(self.model.decoder.parameters()), tuple(self.model.encoder.parameters())
 
     @cached_property
-    def _sampler(self) -> Kernel:
+    def sampler(self) -> Kernel:
         """What samples p_θ(z | y)."""
 
         def log_density(z: Tensor, y: Tensor, *_: Tensor) -> Tensor:
@@ -225,7 +225,7 @@ class Objective:
         self, first: FirstDraws, context: tuple[Tensor, ...], plan: Plan, generator: torch.Generator
     ) -> tuple[States, Outcome]:
         """Run the chains: states with their weights in both gradients."""
-        z, sampler = first.z, self._sampler
+        z, sampler = first.z, self.sampler
         block = FirstBlock(z, first.log_w)
         if isinstance(sampler, Importance):
             drawn = Simulation(sampler.parts(block, context, plan, generator))

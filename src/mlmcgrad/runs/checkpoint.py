@@ -74,15 +74,15 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def latest(
-    folder: Path, use: Callable[[Path, dict[str, Any]], None] | None = None
+    folder: Path, use: Callable[[Path, dict[str, Any]], None] | None = None, *, rename: bool = True
 ) -> dict[str, Any] | None:
     """The newest checkpoint that is intact; None if the run folder has no checkpoint.
-
-    Refused ones are renamed, so that they never count among the two that are kept.
 
     Args:
         folder: run folder.
         use: called with a checkpoint, newest first; its ValueError refuses the checkpoint.
+        rename: refused ones, so that they never count among the two that are kept; who only reads
+            leaves them.
 
     Raises:
         ValueError: there are checkpoints, and all of them are refused.
@@ -97,7 +97,8 @@ def latest(
             refused.append((path, str(error)))
             continue
         for damaged, reason in refused:
-            damaged.replace(damaged.with_name(damaged.name + ".refused"))
+            if rename:
+                damaged.replace(damaged.with_name(damaged.name + ".refused"))
             _LOG.warning("%s; %s is used instead", reason, path.name)
         return state
     if refused:

@@ -51,7 +51,7 @@ def begin(trainer: Trainer, before: dict[str, Any]) -> Begin:
     if before:
         path = folder / CONFIG
         check_same(path, _both(before), settings, FREE, **about)
-    state = checkpoint.latest(folder, lambda path, state: _load(trainer, path, state))
+    state = checkpoint.latest(folder, lambda path, state: restore(trainer, path, state))
     start = Begin()
     if state is None:
         _check_unbegun(folder)
@@ -67,7 +67,7 @@ def begin(trainer: Trainer, before: dict[str, Any]) -> Begin:
     return start
 
 
-def _load(trainer: Trainer, path: Path, state: dict[str, Any]) -> None:
+def restore(trainer: Trainer, path: Path, state: dict[str, Any]) -> None:
     """Load a checkpoint, or raise a ValueError that says why it cannot be used."""
     check_same(path, _both(state), trainer.settings, FREE, **trainer.source.about())
     seconds, lines = state.get("seconds"), state.get("lines", 0)

@@ -1,0 +1,1 @@
+"""Which gradient is best for the model of a training: `mlmcgrad plan`."""
