@@ -9,11 +9,11 @@ and that of importance sampling has s_k(p) = (1 + τ_k)/(p + τ_k), which falls 
 enough draws for its weights, and p^{−2}. A pilot measures the differences δ_l = b(2^l) − b(2^{l−1})
 with noise.
 For each pair of times on a grid, A is a linear regression with a normal prior: a start is about a
-standard deviation of H away from the limit, and importance sampling a fifth of one. The evidence
-weighs the pairs, together with a prior that expects the slow time to be near that of the
-autocovariances. A bias is what this posterior law says: its mean square, and how far off that may
-be. Where the noise hides everything it falls back on the prior; a pilot that is too short leaves
-long times possible, and with them a large bias.
+standard deviation of H away from the limit, importance sampling a fifth of one, or less: of many
+coordinates few may be biased. The evidence weighs these scales and the pairs, together with a prior
+that expects the slow time to be near that of the autocovariances. A bias is what this posterior
+law says: its mean square, and how far off that may be. Where the noise hides everything it falls
+back on the prior; a pilot that is too short leaves long times possible, and with them a large bias.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ _REST = 0.02  # the same where there is no data, for what a burn-in leaves
 _TAIL = 6  # levels beyond the longest that matter to that
 _BACK = 0.5  # minus the eigenvalue of a mode that goes back and forth
 _FAR = 0.6  # standard deviation of the slow time about that of the autocovariances, in logarithms
+_SCALES = 6  # of the prior, each a quarter of the one before
+_LESS = 1.5  # how much less likely each is, in logarithms: caution, where there is little to see
 _RARE = 1e-4  # probability of models that are left out
 _HEAVIER = 1.3  # how much less likely the next longer time of importance sampling is
 _CLOSE = 0.2  # standard deviations of H that the start of importance sampling is away, before
@@ -145,30 +147,54 @@ class Approach:
             noise.append(error)
         d = np.stack(delta) if delta else np.zeros((0, self.pilot.dimension))
         n = np.array(noise) + _OFF**2 * (d * d).sum(1) + 1e-12 * self.scale + 1e-300
-        found = [self._fit(modes, d, n) for modes in self._pairs()]
-        logs = np.array([log for _, log in found])
+        products = d @ d.T  # all that the evidence needs of the coordinates
+        fits = [
+            (
+                self._evidence(x, prior, products, n) + self._log_prior(modes) - _LESS * i,
+                modes,
+                x,
+                prior,
+            )
+            for modes in self._pairs()
+            for x in [np.diff(self._shape(modes, range(self.pilot.highest + 1)), axis=0)]
+            for i, prior in enumerate(self._priors)
+        ]
+        logs = np.array([fit[0] for fit in fits])
         weights = np.exp(logs - logs.max())
         weights /= weights.sum()
         return [
-            _Model(model.modes, model.mean, model.covariance, float(weight))
-            for (model, _), weight in zip(found, weights, strict=True)
+            self._fit(modes, x, prior, d, n, float(weight))
+            for (_, modes, x, prior), weight in zip(fits, weights, strict=True)
             if weight > _RARE
         ]
 
-    def _fit(self, modes: tuple[float, ...], delta: Array, noise: Array) -> tuple[_Model, float]:
-        """Regression on two modes, and the logarithm of its evidence times the prior."""
-        shape = self._shape(modes, range(self.pilot.highest + 1))
-        x = np.diff(shape, axis=0)
-        prior = max(self.scale, 1e-300) / x.shape[1] * (_CLOSE**2 if self.pilot.nested else 1.0)
-        precision = x.T @ (x / noise[:, None]) + np.eye(x.shape[1]) / prior
-        covariance = np.linalg.inv(precision)
-        mean = covariance @ (x.T @ (delta / noise[:, None]))
+    @property
+    def _priors(self) -> list[float]:
+        """Variances of A, summed over the coordinates: of many, few may be biased."""
+        largest = max(self.scale, 1e-300) * (_CLOSE**2 if self.pilot.nested else 1.0) / 3.0
+        return [largest * 4.0**-i for i in range(_SCALES)]
+
+    def _evidence(self, x: Array, prior: float, products: Array, noise: Array) -> float:
+        """Logarithm of the probability of the differences, but for a constant."""
         marginal = np.diag(noise) + prior * x @ x.T
         _, size = np.linalg.slogdet(marginal)
-        misfit = float((delta * np.linalg.solve(marginal, delta)).sum())
+        misfit = float(np.trace(np.linalg.solve(marginal, products)))
         # The trace of the noise is spread over the coordinates: each has its share.
-        log = -0.5 * self._dimensions * (float(size) + misfit) + self._log_prior(modes)
-        return _Model(modes, mean, covariance, 0.0), log
+        return -0.5 * self._dimensions * (float(size) + misfit)
+
+    def _fit(
+        self,
+        modes: tuple[float, ...],
+        x: Array,
+        prior: float,
+        delta: Array,
+        noise: Array,
+        weight: float,
+    ) -> _Model:
+        """Regression on the modes."""
+        precision = x.T @ (x / noise[:, None]) + np.eye(x.shape[1]) / prior
+        covariance = np.linalg.inv(precision)
+        return _Model(modes, covariance @ (x.T @ (delta / noise[:, None])), covariance, weight)
 
     def _pairs(self) -> list[tuple[float, ...]]:
         highest = self.pilot.highest + 2
