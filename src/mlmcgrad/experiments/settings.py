@@ -32,8 +32,17 @@ class Experiment:
     """Move an earlier run in the folder aside, into old-1, old-2, …; nothing is deleted."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """What experiments take that are grids of independent runs."""
+
+    join: bool = False
+    """Share the folder with other processes that were started with --join, on any machine that sees
+    it: each takes what no other has. Continues what is in the folder, as --resume does."""
+
+
 @dataclass(frozen=True)
-class Simulation(Experiment):
+class Simulation(Grid, Experiment):
     """What experiments take that simulate for minutes, in parts that are saved one by one."""
 
     preset: Preset = "quick"

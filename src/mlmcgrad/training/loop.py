@@ -52,6 +52,7 @@ def train(
     console: Console | None = None,
     *,
     on_step: Callable[[int], None] | None = None,
+    claimed: bool = False,
     _source: Source | None = None,
 ) -> Result:
     """Train a model, or continue to.
@@ -59,7 +60,10 @@ def train(
     Args:
         config: the settings.
         console: where to show the progress; None shows nothing.
-        on_step: called with the number of iterations done, after each one.
+        on_step: called with the number of iterations done, after each one; what it raises ends the
+            run as if it had been killed.
+        claimed: this process has claimed the run (`runs.claims`): the lock of its folder keeps out
+            only those who have not.
 
     Returns:
         The trained model and the numbers of `summary.json`.
@@ -79,7 +83,8 @@ def train(
     budget.check(settings, source)
     with threads(settings.threads), flushed():
         trainer = Trainer(settings, source)
-        with held(settings.out, OWNER, resume=settings.resume, force=settings.force) as before:
+        how = {"resume": settings.resume, "force": settings.force, "shared": claimed}
+        with held(settings.out, OWNER, **how) as before:
             signals = Signals()
             run = Run(trainer, begin(trainer, before), signals)
             with closing(run.metrics), signals:

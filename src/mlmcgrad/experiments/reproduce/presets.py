@@ -49,6 +49,7 @@ class Settings:
     device: str
     resume: bool
     force: bool
+    join: bool
     folder: Path
 
 
@@ -133,8 +134,9 @@ def decide(options: Reproduce) -> Settings:
         iterations=options.iterations or preset.iterations,
         stretch=options.stretch or preset.stretch,
         device=options.device or _device(options.preset),
-        resume=options.resume,
+        resume=options.resume or options.join,
         force=options.force,
+        join=options.join,
         folder=options.out or Path("runs") / f"reproduce-{options.preset}",
     )
 
