@@ -62,7 +62,8 @@ class Display:
         if not self.console.is_terminal:
             for name in names:
                 self._print(f"{name}: done by another process")
-        text = f"waiting for {len(hosts)} on {', '.join(sorted(set(hosts)))}" if hosts else ""
+        where = ", ".join(sorted(set(hosts)))
+        text = f"waiting for {len(hosts)} that run on {where}" if hosts else ""
         if text and text != self.waiting and not self.console.is_terminal:
             self._print(text)
         self.waiting = text

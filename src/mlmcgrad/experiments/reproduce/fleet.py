@@ -105,13 +105,16 @@ def _train_claimed(report: Report, settings: Settings, known: Stamp) -> None:
         return
     path = settings.out / ERROR
     path.unlink(missing_ok=True)
+    share = 0.0
+
+    def step(iteration: int) -> None:
+        nonlocal share
+        share = iteration / settings.iterations
+        report(share)
+
     try:
-        train(
-            settings,
-            on_step=lambda iteration: report(iteration / settings.iterations),
-            claimed=True,
-        )
-    except LostError:
+        train(settings, on_step=step, claim=lambda: report(share))
+    except (LostError, ConnectionError):  # another process has it, or the parent is gone
         raise
     except Exception as error:
         write_json(path, {"error": str(error) or type(error).__name__})
