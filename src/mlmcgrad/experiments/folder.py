@@ -6,6 +6,7 @@ continued, never computed anew over itself; one that takes seconds is.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -14,13 +15,14 @@ from typing import Any
 
 from rich.console import Console
 
-from mlmcgrad.experiments.settings import Experiment, Simulation
+from mlmcgrad.experiments.settings import Experiment, Grid, Simulation
 from mlmcgrad.runs import folder as records
 from mlmcgrad.runs.claims import turn
 from mlmcgrad.runs.owner import Owner, check_same, continued, held, write_config
 from mlmcgrad.runs.pool import Part, forget, run_parts, share_parts
 
-_FREE = frozenset(("out", "jobs", "resume", "force", "join"))  # they change no number
+_FREE = frozenset(("out", "jobs", "resume", "force"))  # they change no number
+_FREE |= {field.name for field in dataclasses.fields(Grid)}
 _CONFIG, _SUMMARY = ".config", ".summary"  # who writes them
 
 

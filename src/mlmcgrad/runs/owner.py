@@ -25,6 +25,7 @@ from mlmcgrad.runs.folder import (
     CONFIG,
     METRICS,
     PARTS,
+    SLURM,
     SUMMARY,
     as_record,
     read_json,
@@ -34,7 +35,7 @@ from mlmcgrad.runs.folder import (
 from mlmcgrad.runs.lock import locked
 
 _LOG = logging.getLogger(__name__)
-_COMMON = (CONFIG, METRICS, SUMMARY, CHECKPOINTS, PARTS, CLAIMS)
+_COMMON = (CONFIG, METRICS, SUMMARY, CHECKPOINTS, PARTS, CLAIMS, SLURM)
 _REMEDY = "name another folder with --out, or move what is there aside with --force"
 
 
@@ -130,7 +131,7 @@ def check_same(
 def continued(folder: Path, owner: Owner, resume: bool) -> dict[str, Any]:
     """What config.json of the run to continue holds; nothing for a new run; as `held` says."""
     entries = _entries(folder, owner)
-    if not set(entries) - {CLAIMS}:  # or another process is about to write config.json
+    if not set(entries) - {CLAIMS, SLURM}:  # or another process is about to write config.json
         return {}
     if CONFIG not in entries:
         if resume and (folder / CHECKPOINTS).is_dir() and CHECKPOINTS in owner.files:

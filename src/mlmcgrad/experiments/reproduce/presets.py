@@ -137,7 +137,7 @@ def decide(options: Reproduce) -> Settings:
         resume=options.resume or options.join,
         force=options.force,
         join=options.join,
-        folder=options.out or Path("runs") / f"reproduce-{options.preset}",
+        folder=options.folder,
     )
 
 

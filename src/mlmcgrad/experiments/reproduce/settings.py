@@ -66,6 +66,12 @@ class Reproduce(Grid):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
                 raise ValueError(f"{name} must name each choice once, got {' '.join(values)!r}")
+        self.check()
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return self.out or Path("runs") / f"reproduce-{self.preset}"
 
 
 @dataclass(frozen=True)
