@@ -35,7 +35,7 @@ def _preempt(folder: Path) -> None:
     """Send the signal of a preemption to the first process that has a job."""
     limit = time.monotonic() + 120.0
     while time.monotonic() < limit:
-        for path in (folder / "claims").glob("[a-z]*.1"):
+        for path in (folder / "taken").glob("[a-z]*.1"):
             header, _, count = path.read_text().partition("\n")
             if count.strip() == "0":
                 os.kill(json.loads(header)["pid"], signal.SIGUSR2)

@@ -126,7 +126,7 @@ def test_a_paused_training_is_taken_over_and_does_no_harm_when_it_goes_on(
     _, errors = paused.communicate(timeout=60.0)
     assert (paused.returncode, errors) == (0, "")
     assert content(folder / "a") == before
-    assert {path.name for path in (folder / "claims").iterdir()} == {"a.1", "a.2"}
+    assert {path.name for path in (folder / "taken").iterdir()} == {"a.1", "a.2"}
 
 
 @pytest.fixture

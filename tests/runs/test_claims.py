@@ -49,14 +49,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def test_a_job_is_free_held_and_free_again(tmp_path: Path) -> None:
     watch = Watch(tmp_path)
-    assert watch.look("job") == (True, "", tmp_path / "claims" / "job.1")
+    assert watch.look("job") == (True, "", tmp_path / "taken" / "job.1")
     with _take(tmp_path) as claim:
         free, host, path = watch.look("job")
-        assert (free, path) == (False, tmp_path / "claims" / "job.2")
+        assert (free, path) == (False, tmp_path / "taken" / "job.2")
         assert host
         assert watch.look("alpha=0.25").free
         claim.check()
-    assert watch.look("job") == (True, host, tmp_path / "claims" / "job.2")
+    assert watch.look("job") == (True, host, tmp_path / "taken" / "job.2")
 
 
 def test_a_killed_process_has_nothing_any_more(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_process_that_nobody_has_waited_for_is_dead(tmp_path: Path) -> None:
 def test_another_process_with_the_same_number_is_another_process(tmp_path: Path) -> None:
     with _take(tmp_path):
         assert not Watch(tmp_path).look("job").free
-        _rewrite(tmp_path / "claims" / "job.1", start=1)
+        _rewrite(tmp_path / "taken" / "job.1", start=1)
         assert Watch(tmp_path).look("job").free
 
 
@@ -86,7 +86,7 @@ def test_a_process_elsewhere_is_dead_when_its_count_stands_still(
 ) -> None:
     """By the clock of the one who looks: the time of the file does not matter."""
     with _take(tmp_path):
-        path = tmp_path / "claims" / "job.1"
+        path = tmp_path / "taken" / "job.1"
         _rewrite(path, machine="another", pid=1)
         os.utime(path, (0, 0))
         watch = Watch(tmp_path)
@@ -103,8 +103,8 @@ def test_a_process_elsewhere_is_dead_when_its_count_stands_still(
 def test_a_process_that_was_killed_before_it_wrote_who_it_is(
     tmp_path: Path, clock: SimpleNamespace
 ) -> None:
-    (tmp_path / "claims").mkdir()
-    (tmp_path / "claims" / "job.1").touch()
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "job.1").touch()
     watch = Watch(tmp_path)
     assert watch.look("job")[:2] == (False, "an unknown host")
     clock.seconds += DEAD_SECONDS
@@ -115,7 +115,7 @@ def test_a_process_counts_while_it_has_a_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "BEAT_SECONDS", 0.01)
-    path = tmp_path / "claims" / "job.1"
+    path = tmp_path / "taken" / "job.1"
     with _take(tmp_path):
         first = path.read_bytes()
         limit = time.monotonic() + 30.0
@@ -129,7 +129,7 @@ def test_a_process_counts_while_it_has_a_job(
 def test_a_paused_process_finds_its_successor_and_does_not_disturb_it(tmp_path: Path) -> None:
     with _take(tmp_path) as paused:
         paused.check()
-        _rewrite(tmp_path / "claims" / "job.1", start=1)  # as if it were dead
+        _rewrite(tmp_path / "taken" / "job.1", start=1)  # as if it were dead
         successor = _take(tmp_path)
         with pytest.raises(LostError, match=r"job.2 is of another process"):
             paused.check()
@@ -201,4 +201,4 @@ def test_turns_are_taken_one_after_another(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (most, len(list((tmp_path / "claims").iterdir()))) == (1, 4)
+    assert (most, len(list((tmp_path / "taken").iterdir()))) == (1, 4)

@@ -112,7 +112,7 @@ def test_a_part_that_fails_is_raised_and_free_for_others(tmp_path: Path) -> None
     for _ in range(2):
         with pytest.raises(ValueError, match="x must not be 0"):
             share_parts(fail, ARGUMENTS, tmp_path, 1, QUIET)
-    assert sorted(path.name for path in (tmp_path / "claims").iterdir()) == ["p0.1", "p0.2"]
+    assert sorted(path.name for path in (tmp_path / "taken").iterdir()) == ["p0.1", "p0.2"]
 
 
 class Listening(Console):

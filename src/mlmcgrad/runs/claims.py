@@ -1,7 +1,7 @@
 """Claims: which process, on whichever machine, does which job of a run folder that they share.
 
-    claims/NAME.1    the first process that took the job NAME
-    claims/NAME.2    the next one, after the first had let it go or had died; and so on
+    taken/NAME.1    the first process that took the job NAME
+    taken/NAME.2    the next one, after the first had let it go or had died; and so on
 
 To take a job is to create the next file of its name, which a file system lets one process do only
 (O_EXCL, also over NFS). No file is ever removed, so a number means the same process for ever, and
