@@ -1,5 +1,7 @@
 """Jobs that several processes share: each is done once, and one that was overtaken stops."""
 
+import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -7,10 +9,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mlmcgrad.runs import pool, queues
+from mlmcgrad.runs import jobs, pool, queues
 from mlmcgrad.runs.claims import Watch, take
 from mlmcgrad.runs.pool import Report, run_parts, share_parts
 from mlmcgrad.runs.queues import Alone, Shared, Taken, claimed
+from mlmcgrad.runs.signals import Stopped
 
 QUIET = Console(quiet=True)
 ARGUMENTS = {f"p{x}": {"x": x} for x in range(6)}
@@ -146,3 +149,29 @@ def test_what_is_waited_for_is_said(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert first == "p1: done"
     assert second.startswith("waiting for 1 that run on ")
     assert third == "p0: done by another process"
+
+
+def test_a_signal_ends_the_waiting(tmp_path: Path) -> None:
+    console = Listening()
+    held = take(Watch(tmp_path).look("p0").path)
+    assert held is not None
+
+    def stop() -> None:
+        console.waiting.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    with held, pytest.raises(Stopped, match="everything finished is saved") as stopped:
+        share_parts(square, {"p0": {"x": 0}}, tmp_path, 1, console)
+    thread.join()
+    assert stopped.value.code == 128 + signal.SIGTERM
+
+
+def test_a_job_that_comes_back_while_all_stop_is_not_waited_for(tmp_path: Path) -> None:
+    crew = jobs._Pool(Shared(square, ARGUMENTS, tmp_path, lambda name: False), 1)
+    crew.stop()
+    assert not crew.assign()
+    crew.queue.back("p0")  # its worker found that another process has it
+    crew.stop()
+    assert not crew.assign()

@@ -146,9 +146,9 @@ class _Pool:
 
     def stop(self) -> None:
         """Ask every worker to save and to end, once: a second SIGTERM would not let it save."""
+        self.queue.clear()  # again and again: a job may have come back
         if not self.stopping:
             self.stopping = True
-            self.queue.clear()
             for worker in self.workers:
                 worker.process.terminate()
 

@@ -80,8 +80,7 @@ def share_fleet(
         for job in jobs_ended:
             if isinstance(job.error, ChildProcessError):  # which could not say so itself
                 write_json(runs[job.name].out / ERROR, {"error": job.reason})
-    failed = [name for name, run in runs.items() if not complete(run)]
-    return {name: str(read_json(runs[name].out / ERROR).get("error")) for name in failed}
+    return {name: _reason(run) for name, run in runs.items() if not complete(run)}
 
 
 def complete(settings: Settings) -> bool:
@@ -124,6 +123,13 @@ def _train_claimed(report: Report, settings: Settings, known: Stamp) -> None:
 def _failed(settings: Settings, known: Stamp) -> bool:
     """Whether a run has failed since this process began."""
     return _stamp(settings) not in (None, known)
+
+
+def _reason(settings: Settings) -> str:
+    try:
+        return str(read_json(settings.out / ERROR).get("error"))
+    except FileNotFoundError:
+        return "it failed, and another process tries it again"
 
 
 def _stamp(settings: Settings) -> Stamp:
