@@ -155,8 +155,10 @@ def test_a_job_that_is_asked_to_stop_waits_until_it_is_queued_again(
 ) -> None:
     slept: list[float] = []
     monkeypatch.setattr(slurm, "time", SimpleNamespace(sleep=slept.append))
-    for code, waits in ((0, 0), (2, 0), (143, 1)):
+    cases = (("slurm", 0, 0), ("slurm", 2, 0), ("slurm", 143, 1), ("local", 143, 0))
+    for executor, code, waits in cases:
         slept.clear()
+        monkeypatch.setenv("SUBMITIT_EXECUTOR", executor)
         monkeypatch.setattr(slurm, "main", lambda arguments, code=code: code)
         task = slurm.Task(("scaling", "--join"))
         if code:

@@ -8,6 +8,7 @@ a cluster, submitit's local executor runs the same jobs as processes of this mac
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 import time
 from collections import Counter
@@ -37,7 +38,7 @@ class Task:
     def __call__(self) -> None:
         """Run the command; an error is in the output of the job."""
         code = main(list(self.arguments))
-        if code == 128 + signal.SIGTERM:
+        if code == 128 + signal.SIGTERM and os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
             # The job is preempted: everything is saved, and the signal that has it queued again
             # follows, or its end.
             time.sleep(_GRACE_SECONDS)
