@@ -47,6 +47,8 @@ def main(arguments: list[str]) -> int:
         return 0
     try:
         settings, module = _parse(arguments)
+        if getattr(settings, "slurm", 0):
+            settings = import_module("mlmcgrad.cli.slurm").follow(arguments[0], settings, Console())
         import_module(f"mlmcgrad.{module}").run(settings, Console())
     except (ValueError, OSError, FloatingPointError) as error:
         sys.stderr.write(f"mlmcgrad: {error}\n")

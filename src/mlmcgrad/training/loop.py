@@ -52,6 +52,7 @@ def train(
     console: Console | None = None,
     *,
     on_step: Callable[[int], None] | None = None,
+    claim: Callable[[], None] | None = None,
     _source: Source | None = None,
 ) -> Result:
     """Train a model, or continue to.
@@ -60,6 +61,9 @@ def train(
         config: the settings.
         console: where to show the progress; None shows nothing.
         on_step: called with the number of iterations done, after each one.
+        claim: the folder is shared by processes that claim a run before they train it
+            (`runs.claims`). Called before anything is written; what it raises, because another
+            process has taken the run, ends the run here as if it had been killed.
 
     Returns:
         The trained model and the numbers of `summary.json`.
@@ -79,9 +83,10 @@ def train(
     budget.check(settings, source)
     with threads(settings.threads), flushed():
         trainer = Trainer(settings, source)
-        with held(settings.out, OWNER, resume=settings.resume, force=settings.force) as before:
+        how = {"resume": settings.resume, "force": settings.force, "shared": claim is not None}
+        with held(settings.out, OWNER, **how) as before:
             signals = Signals()
-            run = Run(trainer, begin(trainer, before), signals)
+            run = Run(trainer, begin(trainer, before), signals, claim or (lambda: None))
             with closing(run.metrics), signals:
                 return _finish(run, signals, console, on_step)
 
