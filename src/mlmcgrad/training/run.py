@@ -23,10 +23,11 @@ from mlmcgrad.runs.atomic import write_atomically
 from mlmcgrad.runs.folder import SUMMARY, write_json
 from mlmcgrad.runs.metrics import Metrics
 from mlmcgrad.runs.signals import Signals
+from mlmcgrad.seeds import seed_for
 from mlmcgrad.training import images
 from mlmcgrad.training.counters import Stopwatch, Window
 from mlmcgrad.training.resume import Begin
-from mlmcgrad.training.trainer import Trainer, seed_for
+from mlmcgrad.training.trainer import Trainer
 
 
 class DivergedError(FloatingPointError):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import hashlib
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -25,6 +24,7 @@ from mlmcgrad.iwae.objective import Objective
 from mlmcgrad.runs.folder import as_record
 from mlmcgrad.runs.structure import check_structure
 from mlmcgrad.schedules import power
+from mlmcgrad.seeds import seed_for
 from mlmcgrad.store import Store
 from mlmcgrad.training.config import Settings
 from mlmcgrad.training.counters import Window
@@ -169,11 +169,6 @@ class Trainer:
             raise ValueError(
                 f"it is at iteration {state['iteration']} and batch {state['order']['position']}"
             )
-
-
-def seed_for(seed: int, purpose: str) -> int:
-    """A separate seed for each purpose, the same on every machine."""
-    return int.from_bytes(hashlib.sha256(f"{seed} {purpose}".encode()).digest()[:8], "big") >> 1
 
 
 def _objective(settings: Settings, model: LatentModel) -> Objective:
