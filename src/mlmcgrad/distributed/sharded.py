@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from operator import mul
 from typing import Any, SupportsIndex, final
 
 from torch import Tensor
 
 from mlmcgrad.backward import accumulate
 from mlmcgrad.distributed.collectives import check_same
-from mlmcgrad.distributed.shards import Part, Shards, drawing, planning
+from mlmcgrad.distributed.shards import Part, Shards, drawing, planning, rows_of
+from mlmcgrad.distributed.spent import COUNT, added, spent
 from mlmcgrad.distributed.worlds import current
 from mlmcgrad.estimate import Estimate
 from mlmcgrad.gradient import MarkovGradient
@@ -85,35 +85,17 @@ class Sharded:
             rows = shards.rows[shard]
             generator = drawing(self.seed, n, shard, self._parameters[0].device)
             tensors, estimate = self.gradient.gradient(
-                _rows(x0, rows),
+                rows_of(x0, rows),
                 *take(context, rows),
                 n=n,
                 generator=generator,
                 plan=shards.plans[shard],
             )
-            moved = estimate.acceptance * estimate.transitions
-            spent = (estimate.evaluations, estimate.loss_evaluations, estimate.invalid)
-            return Part(tensors, (estimate.value, moved, *spent), estimate.last)
+            return Part(tensors, spent(estimate), estimate.last)
 
-        done = shards.compute(part, self._parameters, numbers=5, mean=mean)
+        done = shards.compute(part, self._parameters, numbers=COUNT, mean=mean)
         accumulate(self._parameters, done.gradients)
-        values, moved, evaluations, losses, invalid = zip(*done.numbers, strict=True)
-        shares = shards.shares if mean else [1.0] * self.shards
-        transitions = int(plan.longest.sum())
-        assert done.last is not None
-        return Estimate(
-            value=sum(map(mul, shares, values)),
-            lengths=plan.longest,
-            levels=plan.levels,
-            transitions=transitions,
-            evaluations=int(sum(evaluations)),
-            loss_evaluations=int(sum(losses)),
-            acceptance=sum(moved) / transitions,
-            invalid=int(sum(invalid)),
-            last=done.last,
-            parameters=self._parameters,
-            cut=plan.cut,
-        )
+        return added(plan, shards, done, self._parameters, mean=mean)
 
     def _check_same(self, x0: Start, context: Context) -> None:
         """Once: processes that begin with different numbers never meet again."""
@@ -125,13 +107,6 @@ class Sharded:
         remedy = "every process passes the whole batch: draw it from the same seed"
         check_same("x0 or context", [*_tensors(x0), *tensors_in(context)], remedy)
         self._checked = True
-
-
-def _rows(x0: Start, rows: Tensor) -> Start:
-    """Where some of the chains start."""
-    if dataclasses.is_dataclass(x0) and not isinstance(x0, type):
-        return dataclasses.replace(x0, **take(vars(x0), rows))  # type: ignore[arg-type]
-    return take(x0, rows)
 
 
 def _tensors(x0: Start) -> list[Tensor]:

@@ -13,7 +13,9 @@ of the sums is mostly below the last digit of a float32.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
+from operator import mul
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +23,8 @@ from torch import Tensor
 from mlmcgrad.distributed.collectives import add_up
 from mlmcgrad.distributed.deal import dealt
 from mlmcgrad.distributed.worlds import current
+from mlmcgrad.kernels.base import Start, map_tensors
+from mlmcgrad.measure import pick
 from mlmcgrad.plan import Plan
 from mlmcgrad.seeds import seed_for
 
@@ -40,7 +44,7 @@ class Whole:
 
     gradients: tuple[Tensor, ...]
     numbers: tuple[tuple[float, ...], ...]  # a row for each shard
-    last: Tensor | None  # (chains, *shape)
+    last: Tensor  # (chains, *shape); (0,) if it was not wanted
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,10 @@ class Shards:
         """The part of the chains that each shard has."""
         chains = sum(map(len, self.rows))
         return [len(mine) / chains for mine in self.rows]
+
+    def mean(self, values: Sequence[float]) -> float:
+        """The mean over all chains of what is a mean over the chains of each shard."""
+        return sum(map(mul, self.shares, values))
 
     def mine(self) -> list[int]:
         """The shards of this process, ascending.
@@ -131,7 +139,7 @@ class Shards:
         return Whole(
             tuple(total.to(p.device, p.dtype).view_as(p) for p, total in pairs),
             tuple(map(tuple, table.view(-1, numbers).tolist())),
-            self._together(ends) if last else None,
+            self._together(ends) if last else flat.new_zeros(0),
         )
 
     def _together(self, ends: dict[int, Tensor]) -> Tensor:
@@ -144,6 +152,13 @@ class Shards:
         flat = whole.view(-1)
         add_up([flat])
         return whole.to(one.dtype)
+
+
+def rows_of(x0: Start, rows: Tensor) -> Any:
+    """Some rows of every tensor: of a batch, or of where its chains start."""
+    if is_dataclass(x0) and not isinstance(x0, type):  # states of a store, or a first block
+        return replace(x0, **map_tensors(lambda tensor: pick(tensor, rows), vars(x0)))
+    return map_tensors(lambda tensor: pick(tensor, rows), x0)
 
 
 def planning(seed: int, n: int) -> torch.Generator:
