@@ -43,15 +43,16 @@ def start(folder: Path, restarts: int, *options: str) -> subprocess.Popen[str]:
 
 
 def ranks(process: subprocess.Popen[str]) -> list[int]:
-    """The processes that train."""
+    """The processes that train: children of torchrun, each in a session of its own."""
     found = []
-    for pid in console.family(process) - {process.pid}:
+    for path in Path("/proc").glob("[0-9]*"):
         try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
+            state, parent, *_ = (path / "stat").read_text().rpartition(")")[2].split()
+            command = (path / "cmdline").read_bytes().split(b"\0")
+        except OSError:  # it has ended meanwhile
             continue
-        if b"mlmcgrad" in command and b"train" in command:
-            found.append(pid)
+        if int(parent) == process.pid and state != "Z" and b"train" in command:
+            found.append(int(path.name))
     return sorted(found)
 
 
@@ -86,6 +87,11 @@ def test_a_rank_is_killed(tmp_path: Path) -> None:
     assert [name for name in expected if not tiny.same(found[name], expected[name])] == []
 
 
+def _code(process: subprocess.Popen[str]) -> int:
+    process.communicate(timeout=SECONDS)
+    return process.returncode
+
+
 def _until_others_ended(pids: list[int]) -> None:
     """The other ranks end within 30 seconds."""
     end = time.monotonic() + 30.0
@@ -105,19 +111,19 @@ def test_torchrun_is_asked_to_stop(tmp_path: Path) -> None:
     _, said = process.communicate(timeout=SECONDS)
     assert "mlmcgrad: SIGTERM: stopped after iteration" in said, said
     assert "mlmcgrad: SIGTERM: rank 1 stopped after iteration" in said, said
-    console.seconds_until_all_ended(process, 10.0)
+    assert ranks(process) == []
     alone = console.start([*TRAIN.split(), "--resume"], tmp_path)
     _, said = alone.communicate(timeout=SECONDS)
     assert alone.returncode == 0, said
     whole = console.start([*TRAIN.split(), "--shards", str(RANKS)], tmp_path / "whole")
-    assert whole.wait(SECONDS) == 0
+    assert _code(whole) == 0
     assert tiny.metrics(tmp_path / "run") == tiny.metrics(tmp_path / "whole" / "run")
 
 
 @pytest.mark.skipif(times(0, 1) == 0, reason="takes long: make faults")
 def test_a_folder_of_another_run_is_refused_again_after_a_restart(tmp_path: Path) -> None:
     alone = console.start([*TRAIN.split(), "--iterations", "2", "--shards", "2"], tmp_path)
-    assert alone.wait(SECONDS) == 0
+    assert _code(alone) == 0
     before = tiny.metrics(tmp_path / "run")
     process = start(tmp_path, 1)
     _, said = process.communicate(timeout=SECONDS)

@@ -101,7 +101,8 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        world, reason = current(), str(error).splitlines()[0]
+        # "[file:line] Connection closed by peer … . Advice …"
+        world, reason = current(), str(error).split("] ", 1)[-1].split(". ")[0].strip()
         raise LostError(
             f"rank {world.rank} of {world.size} stops: another process was killed, ended with an "
             f"error of its own, or did not answer in time ({reason}). Start all of them again, "

@@ -7,16 +7,22 @@ is nothing to join, and everything works the same.
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 _NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 # Who waits longer for another process gives up. A process that ends is noticed at once.
 _TIMEOUT = timedelta(minutes=30)
 
@@ -66,7 +72,8 @@ def group(device: str = "cpu", timeout: timedelta = _TIMEOUT) -> Iterator[World]
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     try:
-        dist.init_process_group("nccl" if cuda else "gloo", timeout=timeout)
+        with _mortal():
+            _join("nccl" if cuda else "gloo", timeout)
     except (RuntimeError, ValueError) as error:
         where = ", ".join(f"{name}={os.environ[name]}" for name in _NAMES)
         raise LostError(f"cannot join the other processes ({error}); {where}") from error
@@ -74,6 +81,29 @@ def group(device: str = "cpu", timeout: timedelta = _TIMEOUT) -> Iterator[World]
         yield current()
     finally:
         dist.destroy_process_group()
+
+
+def _join(backend: str, timeout: timedelta) -> None:
+    store, rank, size = next(rendezvous("env://", timeout=timeout))
+    # torchrun keeps its store when it starts processes again: addresses of dead ones are in it.
+    store = PrefixStore(f"attempt {os.environ.get(_RESTARTS, '0')}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+
+
+@contextmanager
+def _mortal() -> Iterator[None]:
+    """A signal ends the process at once, also while it waits inside torch."""
+    ours: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)
+            if number is not None and callable(signal.getsignal(number)):
+                ours[number] = signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
 
 
 def announced() -> bool:
@@ -93,4 +123,4 @@ def launch() -> str:
 
 def restarted() -> bool:
     """Whether torchrun has started these processes again, after one of them had failed."""
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0")
+    return os.environ.get(_RESTARTS, "0") not in ("", "0")
