@@ -31,7 +31,7 @@ def dealt(cost: Tensor | Sequence[float], shares: int) -> list[Tensor]:
         >>> [rows.tolist() for rows in dealt([1.0, 8.0, 2.0, 4.0, 2.0], 2)]
         [[0, 1], [2, 3, 4]]
     """
-    costs = [float(c) for c in cost]
+    costs: list[float] = cost.tolist() if isinstance(cost, Tensor) else list(cost)
     whole(shares, "shares")
     if shares > len(costs):
         raise ValueError(

@@ -18,8 +18,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import rendezvous
 
 _NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _RESTARTS = "TORCHELASTIC_RESTART_COUNT"
@@ -84,6 +82,10 @@ def group(device: str = "cpu", timeout: timedelta = _TIMEOUT) -> Iterator[World]
 
 
 def _join(backend: str, timeout: timedelta) -> None:
+    # Not where torch was built without them.
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
     store, rank, size = next(rendezvous("env://", timeout=timeout))
     # torchrun keeps its store when it starts processes again: addresses of dead ones are in it.
     store = PrefixStore(f"attempt {os.environ.get(_RESTARTS, '0')}", store)
