@@ -57,7 +57,7 @@ def test_a_ring_of_two_takes_what_was_measured_between_two() -> None:
 
 
 def test_dealing_moves_chains_and_loses_none() -> None:
-    """8 ranks with 64 chains at T = 1024: with independent levels the slowest has twice the mean."""
+    """8 ranks, 64 chains each, T = 1024: with independent levels the slowest has twice the mean."""
     for dealing in (False, True):
         shared = loads(8, 512, 1024, dealing, seed=3)
         assert shared.sum() == loads(1, 512, 1024, dealing, seed=3).sum()

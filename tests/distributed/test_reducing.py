@@ -153,3 +153,25 @@ def test_group_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         said = message(lambda: distributed.group(timeout=timedelta(seconds=1)).__enter__())
     assert said.startswith("LostError: cannot join the other processes (")
     assert said.endswith(f"RANK=1, WORLD_SIZE=2, MASTER_ADDR=127.0.0.1, MASTER_PORT={port}")
+
+
+def test_a_gpu_for_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked of torch, where there is no GPU to ask."""
+    asked: list[Any] = []
+    where = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    for name, value in {**where, "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    joined = {"is_initialized": True, "get_rank": 3, "get_world_size": 4, "get_backend": "nccl"}
+
+    def join(backend: str, timeout: timedelta) -> None:
+        asked.append(backend)
+        for name, value in joined.items():
+            monkeypatch.setattr(dist, name, lambda value=value: value)
+
+    monkeypatch.setattr("mlmcgrad.distributed.worlds._join", join)
+    monkeypatch.setattr(torch.cuda, "set_device", asked.append)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: asked.append("left"))
+    with distributed.group("cuda") as world:
+        assert (world.rank, world.size, world.device) == (3, 4, torch.device("cuda", 1))
+    assert asked == [1, "nccl", "left"]
