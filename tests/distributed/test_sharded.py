@@ -224,6 +224,12 @@ def test_parameters_must_be_named() -> None:
         distributed.Sharded(gradient)
 
 
+def test_more_shards_than_chains_are_refused() -> None:
+    mine, start, shift = sharded(torch.float64, shards=3)
+    with pytest.raises(ValueError, match=r"shards must be ≤ 2, the number of chains, got 3; use"):
+        mine.backward(start[:2], shift[:2], n=1)
+
+
 def test_a_plan_of_other_chains_is_refused() -> None:
     mine, start, shift = sharded(torch.float64)
     plan = mine.gradient.plan(start, (shift,), 1, planning(0, 1))

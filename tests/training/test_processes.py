@@ -42,6 +42,13 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("halves")
+    run(folder, shards=2)
+    return folder
+
+
 @pytest.mark.parametrize("size", [2, 4])
 def test_any_number_of_processes_gives_the_same_numbers(
     size: int, alone: Path, tmp_path: Path
@@ -100,15 +107,14 @@ def stopped(folder: Path, in_test: bool) -> list[Any]:
 
 
 @pytest.mark.parametrize("in_test", [False, True])
-def test_a_signal_to_one_process_stops_all(in_test: bool, tmp_path: Path) -> None:
+def test_a_signal_to_one_process_stops_all(in_test: bool, halves: Path, tmp_path: Path) -> None:
     first, second = together(2, stopped, tmp_path / "run", in_test)
     iteration = 7 if in_test else 5
     assert first[0].startswith(f"SIGTERM: stopped after iteration {iteration}, all saved in ")
     assert second == [f"SIGTERM: rank 1 stopped after iteration {iteration}", iteration]
     assert first[1] == iteration
     together(2, several, tmp_path / "run", {"resume": True, "shards": None})
-    run(tmp_path / "whole", shards=2)
-    assert tiny.metrics(tmp_path / "run") == tiny.metrics(tmp_path / "whole")
+    assert tiny.metrics(tmp_path / "run") == tiny.metrics(halves)
 
 
 def diverging(folder: Path) -> str:

@@ -34,10 +34,7 @@ def dealt(cost: Tensor | Sequence[float], shares: int) -> list[Tensor]:
     costs: list[float] = cost.tolist() if isinstance(cost, Tensor) else list(cost)
     whole(shares, "shares")
     if shares > len(costs):
-        raise ValueError(
-            f"shares must be ≤ {len(costs)}, the number of chains, got {shares}; use fewer shards, "
-            "or a larger batch"
-        )
+        raise ValueError(f"shares must be ≤ {len(costs)}, the number of things, got {shares}")
     rows: list[list[int]] = [[] for _ in range(shares)]
     least = [(0.0, 0, share) for share in range(shares)]  # cost, things, number: a heap
     for row in sorted(range(len(costs)), key=lambda row: -costs[row]):

@@ -61,7 +61,16 @@ class Shards:
 
     @classmethod
     def of(cls, plan: Plan, count: int) -> Shards:
-        """Cut a batch into shards of about the same number of transitions."""
+        """Cut a batch into shards of about the same number of transitions.
+
+        Raises:
+            ValueError: there are fewer chains than shards.
+        """
+        if count > len(plan.levels):
+            raise ValueError(
+                f"shards must be ≤ {len(plan.levels)}, the number of chains, got {count}; use "
+                "fewer shards, or a larger batch"
+            )
         rows = dealt(plan.longest, count)
         plans = [plan.select(mine) for mine in rows]
         plans[0] = replace(plans[0], cut=plan.cut)  # so that it is said once
