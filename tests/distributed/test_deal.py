@@ -40,9 +40,11 @@ def test_the_longest_chain_is_alone_where_it_costs_more_than_the_mean() -> None:
     assert sorted(len(r) for r in rows) == [1, 10, 10]
 
 
-def test_more_shares_than_chains_are_refused() -> None:
+def test_numbers_of_shares_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match=r"shares must be ≤ 2, the number of things, got 3"):
         dealt([1.0, 1.0], 3)
+    with pytest.raises(ValueError, match=r"shares must be an integer ≥ 1, got 0"):
+        dealt([1.0, 1.0], 0)
 
 
 def _loads(chains: int, ranks: int, truncation: int, iterations: int) -> torch.Tensor:

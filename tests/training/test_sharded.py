@@ -54,6 +54,9 @@ def test_a_batch_is_the_mean_of_its_shards(options: dict[str, Any]) -> None:
     for name in ("bound", "effective", "largest"):
         mean = sum(size * getattr(s, name) for size, s in zip(sizes, steps, strict=True)) / IMAGES
         assert getattr(step, name) == pytest.approx(mean, rel=1e-12)
+    values = [one.estimate.value for one in steps]
+    mean = sum(size * value for size, value in zip(sizes, values, strict=True)) / IMAGES
+    assert step.estimate.value == pytest.approx(mean, rel=1e-12)
     assert step.evaluations == sum(one.evaluations for one in steps)
     for name in ("transitions", "evaluations", "loss_evaluations", "invalid"):
         assert getattr(step.estimate, name) == sum(getattr(s.estimate, name) for s in steps)
