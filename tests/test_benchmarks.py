@@ -4,6 +4,7 @@ import pytest
 import torch
 from benchmarks.iwae_cost import averaged
 from benchmarks.iwae_mlmc_step import record
+from benchmarks.scale import exchange, imbalance, loads
 from benchmarks.timing import Result, summary
 
 import mlmcgrad as mg
@@ -46,3 +47,22 @@ def test_the_recorded_passes_are_those_that_the_estimate_reports() -> None:
     assert sum(len(p.z) for p in passes if p.graph) == estimate.loss_evaluations
     assert {p.parameters for p in passes if p.graph} == {True, False}
     assert "log_joint" not in vars(model)
+
+
+def test_a_ring_of_two_takes_what_was_measured_between_two() -> None:
+    record = {"latency": 1e-4, "seconds_a_byte": 1e-9}
+    assert exchange(record, 10**6, 1) == 0.0
+    assert exchange(record, 10**6, 2) == pytest.approx(1e-4 + 1e-3)
+    assert exchange(record, 10**6, 4) == pytest.approx(3e-4 + 1.5e-3)
+
+
+def test_dealing_moves_chains_and_loses_none() -> None:
+    """8 ranks, 64 chains each, T = 1024: with independent levels the slowest has twice the mean."""
+    for dealing in (False, True):
+        shared = loads(8, 512, 1024, dealing, seed=3)
+        assert shared.sum() == loads(1, 512, 1024, dealing, seed=3).sum()
+        assert len(shared) == 8
+    slowest, mean = imbalance(8, 512, 1024, dealing=False)
+    assert 1.7 < slowest / mean < 2.3
+    slowest, mean = imbalance(8, 512, 1024, dealing=True)
+    assert 1.2 < slowest / mean < 1.3  # the chain of 1024, in every other step

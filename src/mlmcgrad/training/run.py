@@ -10,12 +10,13 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from mlmcgrad.distributed.worlds import current
 from mlmcgrad.iwae.evaluate import negative_log_likelihood, squared_gradient_norm
 from mlmcgrad.iwae.likelihoods import bits_per_dimension
 from mlmcgrad.runs import checkpoint
@@ -23,10 +24,11 @@ from mlmcgrad.runs.atomic import write_atomically
 from mlmcgrad.runs.folder import SUMMARY, write_json
 from mlmcgrad.runs.metrics import Metrics
 from mlmcgrad.runs.signals import Signals
+from mlmcgrad.seeds import seed_for
 from mlmcgrad.training import images
 from mlmcgrad.training.counters import Stopwatch, Window
 from mlmcgrad.training.resume import Begin
-from mlmcgrad.training.trainer import Trainer, seed_for
+from mlmcgrad.training.trainer import Trainer
 
 
 class DivergedError(FloatingPointError):
@@ -71,8 +73,10 @@ class Run:
 
     def step(self) -> None:
         """One iteration."""
+        # Processes that others wait for do not leave an iteration.
+        leave = self._signals.at_once if current().size == 1 else nullcontext
         with self.guarded():
-            self.trainer.step(self._signals.at_once)
+            self.trainer.step(leave)
 
     def record(self) -> None:
         """Write the lines of this iteration: a summary of those since the last one, a test."""
