@@ -28,7 +28,16 @@ EXTRAS = (
     "tyro",
     "xarray",
 )
-FOLDERS = ("estimators", "kernels", "optim", "theory", "problems", "diagnostics", "iwae")
+FOLDERS = (
+    "estimators",
+    "kernels",
+    "optim",
+    "theory",
+    "problems",
+    "diagnostics",
+    "distributed",
+    "iwae",
+)
 # Each runs in seconds; what takes minutes does not depend on what is installed.
 TESTS = (
     "test_enumeration.py",
@@ -43,6 +52,7 @@ TESTS = (
     "iwae/test_states.py",
     "diagnostics/test_export.py",
     "diagnostics/test_slopes.py",
+    "distributed/test_deal.py",
 )
 
 

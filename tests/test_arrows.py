@@ -7,13 +7,13 @@ import mlmcgrad
 
 ROOT = Path(mlmcgrad.__file__).parent
 LAYERS = [
-    {"hotelling", "ranges", "rounding", "schedules", "plan", "measure", "runs"},
+    {"hotelling", "ranges", "rounding", "schedules", "seeds", "plan", "measure", "runs", "wrapped"},
     {"levels", "store", "optim", "theory", "datasets"},
     {"kernels", "estimators"},
     {"backward", "problems"},
     {"estimate"},
     {"gradient"},
-    {"diagnostics", "iwae", "mixed"},
+    {"diagnostics", "distributed", "iwae", "mixed"},
     {"training"},
     {"experiments"},
     {"cli"},

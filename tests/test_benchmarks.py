@@ -8,6 +8,7 @@ import torch
 from benchmarks.certify_cases import planted, right
 from benchmarks.iwae_cost import averaged
 from benchmarks.iwae_mlmc_step import record
+from benchmarks.scale import exchange, imbalance, loads
 from benchmarks.timing import Result, summary
 
 import mlmcgrad as mg
@@ -63,3 +64,22 @@ def test_the_table_of_certificates_has_a_row_for_every_case() -> None:
     assert len(rows) == len(right()) + len(planted())
     page = Path(benchmarks.__path__[0]).parent / "docs" / "diagnostics.md"
     assert table.strip() in page.read_text(encoding="utf-8")
+
+
+def test_a_ring_of_two_takes_what_was_measured_between_two() -> None:
+    record = {"latency": 1e-4, "seconds_a_byte": 1e-9}
+    assert exchange(record, 10**6, 1) == 0.0
+    assert exchange(record, 10**6, 2) == pytest.approx(1e-4 + 1e-3)
+    assert exchange(record, 10**6, 4) == pytest.approx(3e-4 + 1.5e-3)
+
+
+def test_dealing_moves_chains_and_loses_none() -> None:
+    """8 ranks, 64 chains each, T = 1024: with independent levels the slowest has twice the mean."""
+    for dealing in (False, True):
+        shared = loads(8, 512, 1024, dealing, seed=3)
+        assert shared.sum() == loads(1, 512, 1024, dealing, seed=3).sum()
+        assert len(shared) == 8
+    slowest, mean = imbalance(8, 512, 1024, dealing=False)
+    assert 1.7 < slowest / mean < 2.3
+    slowest, mean = imbalance(8, 512, 1024, dealing=True)
+    assert 1.2 < slowest / mean < 1.3  # the chain of 1024, in every other step

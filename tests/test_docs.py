@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import tyro
+from benchmarks import scale
 from benchmarks.run import markdown
 
 from mlmcgrad.cli.commands import COMMANDS
@@ -85,6 +86,16 @@ def test_speed_is_as_measured() -> None:
     measured = markdown(json.loads((folder / "results.json").read_text(encoding="utf-8")))
     assert (folder / "results.md").read_text(encoding="utf-8") == measured
     assert measured in _page("speed.md")
+
+
+def test_scale_is_as_measured_and_simulated() -> None:
+    """The page has all tables of scale.json, in their order."""
+    record = json.loads((ROOT / "benchmarks" / "scale.json").read_text(encoding="utf-8"))
+    shown = [line for line in scale.tables(record).splitlines() if line]
+    page = _page("scale.md")
+    places = [page.find(line) for line in shown]
+    assert min(places) >= 0
+    assert len(shown) > 50
 
 
 def test_variances_are_as_measured() -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mlmcgrad import (
         datasets,
         diagnostics,
+        distributed,
         estimators,
         iwae,
         kernels,
@@ -51,6 +52,7 @@ __all__ = [
     "Store",
     "datasets",
     "diagnostics",
+    "distributed",
     "estimators",
     "iwae",
     "kernels",

@@ -30,9 +30,10 @@ from mlmcgrad.estimate import Estimate, warn_of
 from mlmcgrad.estimators import MAX_TRANSITIONS, Estimator, check_budget
 from mlmcgrad.kernels.base import Context, Kernel, Pieces, Simulation, Start, check_call
 from mlmcgrad.measure import Measure, certainty, chunks, drop, thin
-from mlmcgrad.plan import Plan
+from mlmcgrad.plan import Plan, check_planned
 from mlmcgrad.ranges import non_negative, whole
 from mlmcgrad.schedules import check_iteration
+from mlmcgrad.wrapped import refused
 
 
 @final
@@ -102,7 +103,8 @@ class MarkovGradient:
 
         Hooks of a parameter see the gradient of each chunk, as when gradients are accumulated
         over small batches; where a hook must see the whole gradient, use `surrogate`. Hooks that
-        wait for `.grad` (DistributedDataParallel's among them) are not called.
+        wait for `.grad` are not called; a module in DistributedDataParallel or FSDP, which have
+        such hooks, is refused.
 
         Args:
             x0: where the chains start, (chains, *shape); X_1 is the state after the first
@@ -121,19 +123,29 @@ class MarkovGradient:
         return estimate
 
     def gradient(
-        self, x0: Start, *context: Any, n: SupportsIndex | None = None, generator: torch.Generator
+        self,
+        x0: Start,
+        *context: Any,
+        n: SupportsIndex | None = None,
+        generator: torch.Generator,
+        plan: Plan | None = None,
     ) -> tuple[tuple[Tensor, ...], Estimate]:
         """Return the gradient estimate, leaving `.grad` alone.
 
         Takes the arguments of `backward`. The tensors belong to `estimate.parameters`, which are
-        the `parameters` given or else the leaves found, in the order autograd meets them.
+        the `parameters` given or else the leaves found, in the order autograd meets them. `plan`
+        has the lengths of the chains if they are drawn already; n is not read then.
         """
-        plan = self.plan(x0, context, n, generator)
+        if plan is None:
+            plan = self.plan(x0, context, n, generator)
+        else:
+            check_planned(check_call(self.kernel, x0, context, generator), plan)
         total = WeightedBackward(
             self.loss, context, divisor=self._divisor(plan), parameters=self._fixed
         )
         simulation = self.simulate(x0, context, plan, generator)
-        total.add_all(chunks(simulation, self.chunk))
+        with refused():
+            total.add_all(chunks(simulation, self.chunk))
         gradients = total.gradients()
         warn_of(simulation.outcome, plan)
         return gradients, Estimate.of(

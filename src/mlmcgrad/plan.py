@@ -71,6 +71,15 @@ class Plan:
         return list(zip(self.lengths.flip(1).unbind(1), values.unbind(1), strict=True))
 
 
+def check_planned(chains: int, plan: Plan) -> None:
+    """Refuse a plan of another number of chains."""
+    if len(plan.levels) != chains:
+        raise ValueError(
+            f"plan must have a row for each of the {chains} chains, got {len(plan.levels)}; take "
+            "those of these chains, plan.select(rows)"
+        )
+
+
 def joined(plans: list[Plan]) -> Plan:
     """The chains of several plans, one after the other."""
     if len(plans) == 1:

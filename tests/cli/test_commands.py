@@ -88,3 +88,13 @@ def test_a_folder_that_cannot_be_written_is_named(
     (tmp_path / "file").write_text("in the way")
     assert main(["demo", "--out", str(tmp_path / "file")]) == 2
     assert f"cannot make {tmp_path / 'file' / 'lock'}" in capsys.readouterr().err
+
+
+def test_only_train_runs_on_several_processes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["bound", "--preset", "smoke"]) == 2
+    said = "mlmcgrad: only train runs on several processes; start others without torchrun\n"
+    assert capsys.readouterr().err == said

@@ -95,6 +95,7 @@ def _run(
     for number, file in enumerate(files, start=1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     os.environ.update(environment)
+    vars(sys)["modules"]["submitit"] = None  # jobs would outlive the command, as they should
     os.chdir(folder)
     resource.setrlimit(resource.RLIMIT_AS, (_LIMIT, _LIMIT))
     warnings.simplefilter("error")

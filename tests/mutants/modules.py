@@ -29,6 +29,7 @@ TESTS = {
     "theory": ("tests/theory",),
     "iwae": ("tests/iwae",),
     "diagnostics": ("tests/diagnostics",),
+    "distributed": ("tests/distributed/test_[!p]*.py", "tests/training/test_sharded.py"),
     "training": ("tests/training/test_trainer.py",),
     "experiments/reproduce": ("tests/experiments/reproduce/test_c*.py",),
 }
@@ -38,6 +39,7 @@ _COMPILED = "kernels/_compiled"
 # Of these folders only the mathematics.
 _SOME = {
     "": ("backward", "gradient", *_SMALL),
+    "distributed": ("deal", "shards", "spent"),
     "training": ("trainer",),
     "experiments/reproduce": ("claims", "compare", "curves"),
 }

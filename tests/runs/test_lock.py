@@ -36,3 +36,18 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OSError, match=r"cannot make .*file.*lock.*--out"):
         tiny.run(tmp_path / "file")
+
+
+def test_those_who_share_a_folder_keep_others_out_and_are_kept_out(tmp_path: Path) -> None:
+    with locked(tmp_path, shared=True), locked(tmp_path, shared=True):
+        with pytest.raises(ValueError, match="another process is using"), locked(tmp_path):
+            pass
+        with pytest.raises(ValueError, match=r"another process is using .*--out"):
+            tiny.run(tmp_path)
+    with (
+        locked(tmp_path),
+        pytest.raises(ValueError, match="another process is using"),
+        locked(tmp_path, shared=True),
+    ):
+        pass
+    tiny.run(tmp_path, iterations=1)

@@ -89,7 +89,7 @@ def test_the_choices_are_those_of_the_library() -> None:
         "step_size",
         "thinning",
     ):
-        assert getattr(Config(), name) == defaults[name]
+        assert getattr(Config().settings(), name) == defaults[name]
 
 
 def test_what_is_left_open_depends_on_the_dataset() -> None:

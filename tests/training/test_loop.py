@@ -17,8 +17,11 @@ from PIL import Image
 
 from mlmcgrad.iwae.objective import Objective
 from mlmcgrad.runs import checkpoint
+from mlmcgrad.runs.claims import LostError
 from mlmcgrad.runs.signals import Stopped
+from mlmcgrad.training.loop import train
 from mlmcgrad.training.trainer import Trainer
+from tests.folders import content
 from tests.training import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -249,3 +252,28 @@ def test_a_folder_with_a_run_is_not_overwritten(whole: Path) -> None:
         ValueError, match=r"out: .* already holds a run of train; .*--resume.*--out"
     ):
         tiny.run(whole)
+
+
+def test_a_run_that_was_taken_over_writes_nothing_any_more(whole: Path, tmp_path: Path) -> None:
+    """Whichever write comes next; and the process that has it now ends with the same bits."""
+    complete = False
+    for limit in count(1):
+        calls, before = 0, {}
+
+        def claim(limit: int = limit) -> None:
+            nonlocal calls, before
+            calls += 1
+            if calls == limit:
+                before = content(tmp_path)
+                raise LostError
+
+        try:
+            config = tiny.config(tmp_path, resume=True)
+            train(config, claim=claim, _source=tiny.source())
+            complete = True
+        except LostError:
+            assert content(tmp_path) == before
+        if complete:
+            break
+    assert limit > 4
+    assert tiny.same(tiny.remains(tmp_path), tiny.remains(whole))

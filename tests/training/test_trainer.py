@@ -11,7 +11,8 @@ import torch
 
 from mlmcgrad import optim, schedules
 from mlmcgrad.iwae.likelihoods import Bernoulli, DiscretizedLogistic, Likelihood
-from mlmcgrad.training.trainer import Trainer, seed_for
+from mlmcgrad.seeds import seed_for
+from mlmcgrad.training.trainer import Trainer
 from tests.training import tiny
 
 

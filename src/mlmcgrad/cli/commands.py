@@ -6,6 +6,7 @@ when a command runs.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -49,6 +50,10 @@ def main(arguments: list[str]) -> int:
         return 0
     try:
         settings, module = _parse(arguments)
+        if module != "cli.train" and _one_of_many():
+            raise ValueError("only train runs on several processes; start others without torchrun")
+        if getattr(settings, "slurm", 0):
+            settings = import_module("mlmcgrad.cli.slurm").follow(arguments[0], settings, Console())
         import_module(f"mlmcgrad.{module}").run(settings, Console())
     except (ValueError, OSError, FloatingPointError) as error:
         sys.stderr.write(f"mlmcgrad: {error}\n")
@@ -76,6 +81,11 @@ def _parse(arguments: list[str]) -> tuple[Any, str]:
     (name,) = (name for name, twin in twins.items() if twin is type(options))
     kind, module = COMMANDS[name]
     return kind(**vars(options)), module
+
+
+def _one_of_many() -> bool:
+    """Whether torchrun has started this process and others."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def _accept(_: object) -> None:

@@ -6,14 +6,21 @@ from typing import Any
 
 from rich.console import Console
 
+from mlmcgrad.distributed.worlds import group
 from mlmcgrad.training.config import Config
 from mlmcgrad.training.loop import train
 
 
 def run(config: Config, console: Console) -> dict[str, Any]:
-    """Train and print the result; returns the contents of summary.json."""
-    result = train(config, console)
+    """Train and print the result; returns the contents of summary.json.
+
+    Of processes that torchrun has started, the first one prints.
+    """
+    with group(config.device) as world:
+        result = train(config, console if world.rank == 0 else None)
     summary = result.summary
+    if world.rank:
+        return summary
     bits = summary.get("bits_per_dimension")
     console.print(
         f"{config.method} on {config.dataset}: test NLL {summary['nll']:.2f} ± "

@@ -6,20 +6,24 @@ continued, never computed anew over itself; one that takes seconds is.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from mlmcgrad.experiments.settings import Experiment, Simulation
+from mlmcgrad.experiments.settings import Experiment, Grid, Simulation
 from mlmcgrad.runs import folder as records
-from mlmcgrad.runs.owner import Owner, check_same, held, write_config
-from mlmcgrad.runs.pool import Part, forget, run_parts
+from mlmcgrad.runs.claims import turn
+from mlmcgrad.runs.owner import Owner, check_same, continued, held, write_config
+from mlmcgrad.runs.pool import Part, forget, run_parts, share_parts
 
 _FREE = frozenset(("out", "jobs", "resume", "force"))  # they change no number
+_FREE |= {field.name for field in dataclasses.fields(Grid)}
+_CONFIG, _SUMMARY = ".config", ".summary"  # who writes them
 
 
 @dataclass(frozen=True)
@@ -63,18 +67,37 @@ def simulated(
     If it is complete, they are read. `part` and `arguments` are those of `run_parts`; `summarise`
     makes the findings from the results of the parts by name.
     """
-    with _held(settings, resume=settings.resume):
-        if (settings.out / records.SUMMARY).exists():
-            with _blamed_on_files(settings.out):
-                findings = Findings.read(settings.out)
-                forget(settings.out, arguments)  # of a run that was killed before it did
-                yield findings
-            return
-        _write_config(settings)
-        findings = summarise(run_parts(part, arguments, settings.out, settings.jobs, console))
-        findings.write(settings.out)
-        forget(settings.out, arguments)
-        yield findings
+    with _joined(settings) if settings.join else _held(settings, resume=settings.resume):
+        if settings.join:
+            share_parts(part, arguments, settings.out, settings.jobs, console)
+        # From here on one of those who share the folder after another.
+        with turn(settings.out, _SUMMARY) if settings.join else nullcontext():
+            if (settings.out / records.SUMMARY).exists():
+                with _blamed_on_files(settings.out):
+                    findings = Findings.read(settings.out)
+                    forget(settings.out, arguments)  # of a run that was killed before it did
+                    yield findings
+                return
+            if not settings.join:
+                _write_config(settings)
+            findings = summarise(run_parts(part, arguments, settings.out, settings.jobs, console))
+            findings.write(settings.out)
+            forget(settings.out, arguments)
+            yield findings
+
+
+@contextmanager
+def _joined(settings: Simulation) -> Iterator[None]:
+    """Hold the folder together with others; the first one writes config.json."""
+    owner = _owner(settings)
+    with held(settings.out, owner, resume=True, force=False, shared=True):
+        with turn(settings.out, _CONFIG):
+            if before := continued(settings.out, owner, resume=True):
+                path = settings.out / records.CONFIG
+                check_same(path, before.get("settings"), settings, _FREE)
+            else:
+                _write_config(settings)
+        yield
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from mlmcgrad.estimators import MLMC, Average, Estimator, MLMCSum, check_budget
 from mlmcgrad.iwae.encoder import EncoderGradient, Posterior, draw_weights, from_draws, from_states
 from mlmcgrad.iwae.first import FirstDraws, complete, first_draws
 from mlmcgrad.iwae.networks import LatentModel
-from mlmcgrad.iwae.states import States, differentiate, of_blocks, side_by_side, thinned
+from mlmcgrad.iwae.states import States, differentiate, of_blocks, side_by_side, thinned, thresholds
 from mlmcgrad.kernels import (
     ISIR,
     MALA,
@@ -49,10 +49,11 @@ from mlmcgrad.kernels import (
 )
 from mlmcgrad.levels import Assignment
 from mlmcgrad.measure import Measure, concatenate
-from mlmcgrad.plan import Plan
+from mlmcgrad.plan import Plan, check_planned
 from mlmcgrad.ranges import non_negative, whole
 from mlmcgrad.schedules import Schedule, check_iteration
 from mlmcgrad.store import Remembered
+from mlmcgrad.wrapped import refused
 
 Method: TypeAlias = Literal["iwae", "br", "mlmc"]
 KernelName: TypeAlias = Literal["isir", "importance", "mala", "rwmh"]
@@ -128,8 +129,19 @@ class Objective:
         kind = MLMC if self.estimator == "single" else MLMCSum
         return kind(self.truncation, assignment=self.assignment, base=self.base)
 
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """θ, and then φ."""
+        return sum(self._networks, ())
+
+    def planned(self, chains: int, n: SupportsIndex | None, generator: torch.Generator) -> Plan:
+        """Lengths of the simulations of a batch."""
+        n = None if n is None else check_iteration(n)
+        check_budget(self.lengths, chains, n)
+        return self.lengths.plan(chains, n, generator)
+
     @cached_property
-    def _parameters(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def _networks(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """θ and φ."""
         return tuple(self.model.decoder.parameters()), tuple(self.model.encoder.parameters())
 
@@ -168,6 +180,21 @@ class Objective:
                 `Step.estimate.last` is what the store is to keep.
             generator: source of all randomness.
         """
+        gradients, step = self.gradient(y, n=n, x0=x0, generator=generator)
+        accumulate(self.parameters, gradients)
+        return step
+
+    @refused()
+    def gradient(
+        self,
+        y: Tensor,
+        *,
+        n: SupportsIndex | None = None,
+        x0: Tensor | Remembered | None = None,
+        generator: torch.Generator,
+        plan: Plan | None = None,
+    ) -> tuple[tuple[Tensor, ...], Step]:
+        """Return the gradients of `parameters`; `plan` is what `planned` drew before."""
         chain = self.kernel in ("mala", "rwmh") or (self.kernel == "isir" and self.candidates > 1)
         if x0 is not None and not chain:
             raise ValueError(
@@ -189,29 +216,29 @@ class Objective:
         start = z[:, 0] if x0 is None else complete(x0, z[:, 0])
         old = x0 is not None and self.kernel == "isir"
         first = first_draws(self.model, z, context, start, old=old, chunk=self.chunk)
-        n = None if n is None else check_iteration(n)
-        check_budget(self.lengths, len(y), n)
-        plan = self.lengths.plan(len(y), n, generator)
+        if plan is None:
+            plan = self.planned(len(y), n, generator)
+        check_planned(len(y), plan)
         states, outcome = self._simulate(first, context, plan, generator)
-        states = thinned(states, *self._thresholds(states, plan), generator)
-        if self.kernel == "importance":  # every state is a draw of φ
+        by_block = self.kernel == "importance"
+        limits = thresholds(states, plan, self.thinning, by_block=by_block)
+        states = thinned(states, *limits, generator)
+        if by_block:  # every state is a draw of φ
             states = replace(states, draw=torch.arange(len(states.theta), device=y.device))
-        theta, phi = self._parameters
+        theta, phi = self._networks
         gradient, slopes, value, count = differentiate(
             self._loss,
             theta,
             states,
             y,
-            draws=len(states.theta) if self.kernel == "importance" else first.share.numel(),
+            draws=len(states.theta) if by_block else first.share.numel(),
             chunk=self.chunk,
         )
         of_phi = torch.autograd.grad(q, phi, self._encoder_gradient(first, states, slopes, fixed))
         check_gradients(of_phi)
-        accumulate(phi, of_phi)
-        accumulate(theta, gradient)
         # The draws of φ are counted as part of the chain, unless they have nothing to do with it.
         extra = first.share.numel() if self.kernel in ("mala", "rwmh") else 0
-        return Step(
+        return (*gradient, *of_phi), Step(
             bound=first.bound,
             estimate=Estimate.of(
                 plan, outcome, value=value, loss_evaluations=count, parameters=theta
@@ -244,16 +271,6 @@ class Objective:
             of_blocks(pieces, weight) if self.kernel == "isir" else side_by_side(pieces, z, weight)
         )
         return states, simulation.outcome
-
-    def _thresholds(self, states: States, plan: Plan) -> tuple[Tensor, float | Tensor]:
-        """Weights below which a state is left out at random: for θ and for φ."""
-        owner = states.theta.owner
-        if self.kernel != "importance":
-            largest = plan.largest_step_weight.to(owner.device)
-            return self.thinning * largest[owner], self.thinning
-        size = states.theta.coefficient.abs()
-        largest = size.new_zeros(len(plan.levels)).scatter_reduce(0, owner, size, "amax")
-        return self.thinning * largest[owner], self.thinning / plan.longest.to(owner.device)[owner]
 
     def _encoder_gradient(
         self, first: FirstDraws, states: States, slopes: Tensor, q: Posterior

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from mlmcgrad.backward import WeightedBackward
 from mlmcgrad.measure import Measure, certainty, concatenate, pick, starts, thin
+from mlmcgrad.plan import Plan
 
 # b/c is taken where it is below this; in float32 a larger one could amplify an underflow.
 _LARGEST_RATIO = 1e6
@@ -64,6 +65,26 @@ def side_by_side(theta: list[Measure], draws: Tensor, phi: Tensor) -> States:
     both, draw = torch.zeros_like(whole.coefficient), torch.full_like(whole.owner, -1)
     both[-len(owner) :], draw[-len(owner) :] = weight, torch.arange(len(owner), device=phi.device)
     return States(whole, both, draw)
+
+
+def thresholds(
+    states: States, plan: Plan, thinning: float, *, by_block: bool
+) -> tuple[Tensor, float | Tensor]:
+    """Weights below which `thinned` leaves a state out at random: for θ, (points,), and for φ.
+
+    Args:
+        states: the states.
+        plan: of their chains.
+        thinning: part of the weight of a step, or of the largest weight of a datum.
+        by_block: the states are blocks of importance sampling, not those of a Markov chain.
+    """
+    owner = states.theta.owner
+    if not by_block:
+        largest = plan.largest_step_weight.to(owner.device)
+        return thinning * largest[owner], thinning
+    size = states.theta.coefficient.abs()
+    largest = size.new_zeros(len(plan.levels)).scatter_reduce(0, owner, size, "amax")
+    return thinning * largest[owner], thinning / plan.longest.to(owner.device)[owner]
 
 
 def thinned(

@@ -21,7 +21,7 @@ from typing import Any
 from mlmcgrad.runs.atomic import write_atomically
 
 CONFIG, METRICS, SUMMARY = "config.json", "metrics.jsonl", "summary.json"
-CHECKPOINTS, PARTS = "checkpoints", "parts"
+CHECKPOINTS, PARTS, CLAIMS, SLURM = "checkpoints", "parts", "taken", "slurm"
 
 
 def as_record(config: Any) -> dict[str, Any]:

@@ -21,9 +21,11 @@ from typing import Any
 
 from mlmcgrad.runs.folder import (
     CHECKPOINTS,
+    CLAIMS,
     CONFIG,
     METRICS,
     PARTS,
+    SLURM,
     SUMMARY,
     as_record,
     read_json,
@@ -33,7 +35,7 @@ from mlmcgrad.runs.folder import (
 from mlmcgrad.runs.lock import locked
 
 _LOG = logging.getLogger(__name__)
-_COMMON = (CONFIG, METRICS, SUMMARY, CHECKPOINTS, PARTS)
+_COMMON = (CONFIG, METRICS, SUMMARY, CHECKPOINTS, PARTS, CLAIMS, SLURM)
 _REMEDY = "name another folder with --out, or move what is there aside with --force"
 
 
@@ -46,7 +48,9 @@ class Owner:
 
 
 @contextmanager
-def held(folder: Path, owner: Owner, *, resume: bool, force: bool) -> Iterator[dict[str, Any]]:
+def held(
+    folder: Path, owner: Owner, *, resume: bool, force: bool, shared: bool = False
+) -> Iterator[dict[str, Any]]:
     """Hold a run folder, making it if need be; no other process can.
 
     Args:
@@ -54,6 +58,7 @@ def held(folder: Path, owner: Owner, *, resume: bool, force: bool) -> Iterator[d
         owner: the experiment that is to be run there.
         resume: continue what is in the folder, or start if nothing is.
         force: unless it is to be continued, move what is there aside.
+        shared: hold it together with others that say so; claims decide who does what in it.
 
     Yields:
         What config.json of the run to continue holds; nothing for a new run.
@@ -64,11 +69,11 @@ def held(folder: Path, owner: Owner, *, resume: bool, force: bool) -> Iterator[d
     """
     fresh = force and not resume
     if not fresh:  # a folder that is refused stays as it is, without even a lock
-        _continued(folder, owner, resume)
-    with locked(folder):
+        continued(folder, owner, resume)
+    with locked(folder, shared=shared):
         if fresh:
             aside(folder, _entries(folder, owner, _claimed_by_its_config(folder)))
-        yield _continued(folder, owner, resume)
+        yield continued(folder, owner, resume)
 
 
 def aside(folder: Path, names: Collection[str]) -> None:
@@ -123,9 +128,10 @@ def check_same(
             raise ValueError(f"{name} must be {was!r} as {path} says, got {value!r}; {_REMEDY}")
 
 
-def _continued(folder: Path, owner: Owner, resume: bool) -> dict[str, Any]:
+def continued(folder: Path, owner: Owner, resume: bool) -> dict[str, Any]:
+    """What config.json of the run to continue holds; nothing for a new run; as `held` says."""
     entries = _entries(folder, owner)
-    if not entries:
+    if not set(entries) - {CLAIMS, SLURM}:  # or another process is about to write config.json
         return {}
     if CONFIG not in entries:
         if resume and (folder / CHECKPOINTS).is_dir() and CHECKPOINTS in owner.files:

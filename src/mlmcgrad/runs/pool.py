@@ -1,33 +1,21 @@
-"""Independent jobs in worker processes, with one live display.
-
-A job that fails is reported and the others go on; a process that dies takes only its job with it.
-SIGINT, SIGTERM and SIGHUP are passed on to the workers as SIGTERM, so that a job can save its state
-first.
-"""
+"""Parts of a run: jobs whose results are saved one by one, so that none is computed twice."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, suppress
-from functools import partial
-from multiprocessing.connection import wait
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from rich.console import Console
-from rich.progress import TaskID
 
-from mlmcgrad.runs.folder import PARTS, read_json, write_json
-from mlmcgrad.runs.progress import bars
-from mlmcgrad.runs.signals import RESUME, Signals, Stopped
-from mlmcgrad.runs.workers import POLL_SECONDS, Ended, Part, Report, Worker, threads
-
-Arguments: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""Keyword arguments by the name of a job."""
-
-_STOPPED = f"stopped, everything finished is saved; {RESUME}"
+from mlmcgrad.runs.folder import PARTS, SUMMARY, read_json, write_json
+from mlmcgrad.runs.jobs import one_thread, run_here, run_jobs
+from mlmcgrad.runs.queues import Arguments, Shared
+from mlmcgrad.runs.signals import RESUME
+from mlmcgrad.runs.workers import Ended, Part, Report
 
 
 def run_parts(
@@ -50,27 +38,45 @@ def run_parts(
         ChildProcessError: a process was killed; the finished parts are saved.
         ValueError: a saved result is damaged; the message names the file.
     """
-    paths = {name: folder / PARTS / f"{name}.json" for name in arguments}
-    calls = {name: _call(part, values) for name, values in arguments.items()}
-    saved = {name: _saved(path, calls[name]) for name, path in paths.items() if path.exists()}
+    saved = {name: _saved(folder, name, part, values) for name, values in arguments.items()}
     results = {name: record["result"] for name, record in saved.items() if record is not None}
     todo = {name: values for name, values in arguments.items() if name not in results}
-    ended = (
-        run_jobs(part, todo, jobs, console, finished=len(results))
-        if min(jobs, len(todo)) > 1
-        else _run_here(part, todo, console, finished=len(results))
-    )
-    with closing(ended):
-        for job in ended:
-            if isinstance(job.error, ChildProcessError):
-                raise ChildProcessError(f"{job.name}: {job.error}; {RESUME}")
-            if job.error is not None:
-                raise job.error
-            result = json.loads(json.dumps(job.result))
-            record = {"call": calls[job.name], "result": result, "sha256": _digest(result)}
-            write_json(paths[job.name], record)
-            results[job.name] = result
+    with closing(_results(part, todo, jobs, console, finished=len(results))) as computed:
+        for name, result in computed:
+            results[name] = _save(folder, name, part, arguments[name], result)
     return {name: results[name] for name in arguments}
+
+
+def share_parts(
+    part: Part, arguments: Arguments, folder: Path, jobs: int, console: Console
+) -> None:
+    """Run the parts that no other process runs, and wait until all are saved.
+
+    Any number of processes call this with the same arguments, on machines that share the folder.
+    Each part is claimed before it is run; one that was run twice, because its process was taken for
+    dead, is saved with the same numbers.
+
+    Args:
+        part: as for `run_parts`; so are the others, and what is raised.
+        arguments: keyword arguments of each part.
+        folder: run folder; its summary, once it is there, says that all parts are done.
+        jobs: processes on this machine.
+        console: where the progress is shown.
+    """
+
+    def done(name: str) -> bool:
+        return _known(folder, name, part, arguments[name])
+
+    todo = {
+        name: {"folder": folder, "name": name, "part": part, "values": values}
+        for name, values in arguments.items()
+        if not done(name)
+    }
+    queue = Shared(_compute, todo, folder, done)
+    finished = len(arguments) - len(todo)
+    with closing(_results(_compute, todo, jobs, console, finished=finished, queue=queue)) as ended:
+        for _ in ended:
+            pass
 
 
 def forget(folder: Path, names: Iterable[str]) -> None:
@@ -81,66 +87,59 @@ def forget(folder: Path, names: Iterable[str]) -> None:
         (folder / PARTS).rmdir()
 
 
-def run_jobs(
-    function: Part, arguments: Arguments, jobs: int, console: Console, *, finished: int = 0
-) -> Generator[Ended, None, None]:
-    """Call a function for each named set of arguments, in processes; yield each job as it ends.
-
-    Close the iterator if you leave it early (`contextlib.closing`): that ends the processes.
-
-    Args:
-        function: it must live in a module.
-        arguments: keyword arguments of each job.
-        jobs: processes.
-        console: where the progress is shown.
-        finished: jobs that were done before; the display counts them.
-
-    Raises:
-        Stopped: SIGINT, SIGTERM or SIGHUP, once every job has saved its state.
-    """
-    pool = _Pool(function, arguments, jobs)
-    with Signals() as signals, _Display(len(arguments), finished, console) as display:
-        try:
-            while pool.assign():
-                for name, message in pool.listen():
-                    display.show(name, message)
-                    if isinstance(message, Ended):
-                        yield message
-                if signals.number is not None:
-                    pool.stop()
-        finally:  # also if this process has to end at once
-            pool.kill()
-    signals.raise_stopped(_STOPPED)
+def _results(
+    function: Part, arguments: Arguments, jobs: int, console: Console, **options: Any
+) -> Generator[tuple[str, Any], None, None]:
+    """The results of jobs, in processes or in this one; an error ends them all."""
+    several = min(jobs, len(arguments)) > 1
+    ended = (
+        run_jobs(function, arguments, jobs, console, **options)
+        if several
+        else run_here(function, arguments, console, **options)
+    )
+    with closing(ended):
+        for job in ended:
+            if isinstance(job.error, ChildProcessError):
+                raise ChildProcessError(f"{job.name}: {job.error}; {RESUME}")
+            if job.error is not None:
+                raise job.error
+            yield job.name, job.result
 
 
-def one_thread() -> AbstractContextManager[None]:
-    """Keep torch to one thread: on small tensors more of them only wait for one another."""
-    return threads(1)
+def _compute(
+    report: Report, *, folder: Path, name: str, part: Part, values: Mapping[str, Any]
+) -> None:
+    """Run a part and save its result, unless that is done."""
+    if _known(folder, name, part, values):
+        return
+    result = part(report, **values)
+    report(1.0)  # raises if the part was taken over
+    _save(folder, name, part, values, result)
 
 
-def _run_here(
-    function: Part, arguments: Arguments, console: Console, *, finished: int
-) -> Generator[Ended, None, None]:
-    with Signals() as signals, one_thread(), _Display(len(arguments), finished, console) as display:
-        for name, values in arguments.items():
-            try:
-                with signals.at_once():
-                    ended = Ended(name, function(partial(display.show, name), **values))
-            except Stopped as stopped:
-                raise Stopped(stopped.number, _STOPPED) from None
-            display.show(name, ended)
-            yield ended
-    signals.raise_stopped(_STOPPED)
+def _known(folder: Path, name: str, part: Part, values: Mapping[str, Any]) -> bool:
+    """Whether a part was done; when the summary is written, the parts are forgotten."""
+    return _saved(folder, name, part, values) is not None or (folder / SUMMARY).exists()
 
 
-def _saved(path: Path, call: Any) -> dict[str, Any] | None:
+def _save(folder: Path, name: str, part: Part, values: Mapping[str, Any], result: Any) -> Any:
+    result = json.loads(json.dumps(result))
+    record = {"call": _call(part, values), "result": result, "sha256": _digest(result)}
+    write_json(folder / PARTS / f"{name}.json", record)
+    return result
+
+
+def _saved(folder: Path, name: str, part: Part, values: Mapping[str, Any]) -> dict[str, Any] | None:
     """A saved part; None if it belongs to another call, or has no checksum yet (version 0.1)."""
+    path = folder / PARTS / f"{name}.json"
     try:
         record = read_json(path)
-        if record.get("call") != call or "sha256" not in record:
+        if record.get("call") != _call(part, values) or "sha256" not in record:
             return None
         if record["sha256"] != _digest(record.get("result")):
             raise ValueError(f"{path} is damaged: its result does not match its checksum")
+    except FileNotFoundError:
+        return None
     except ValueError as error:
         remedy = "remove it and repeat the command with --resume, which computes this part again"
         raise ValueError(f"{error}; {remedy}") from error
@@ -156,90 +155,13 @@ def _call(part: Part, arguments: Mapping[str, Any]) -> Any:
     return json.loads(json.dumps([part.__module__, part.__qualname__, dict(arguments)]))
 
 
-class _Pool:
-    """Workers, and the names of the jobs that wait for one."""
-
-    def __init__(self, function: Part, arguments: Arguments, jobs: int) -> None:
-        self.function, self.arguments, self.jobs = function, arguments, jobs
-        self.waiting = list(arguments)
-        self.workers: list[Worker] = []
-        self.stopping = False
-
-    def assign(self) -> bool:
-        """Give every idle worker a job, or let it go; False when no worker is left."""
-        new = min(self.jobs - len(self.workers), len(self.waiting))
-        self.workers += [Worker() for _ in range(new)]
-        for worker in [worker for worker in self.workers if not worker.name]:
-            if self.waiting:
-                name = self.waiting.pop(0)
-                worker.give(self.function, name, self.arguments[name])
-            else:
-                self.workers.remove(worker)
-                worker.leave()
-        return bool(self.workers)
-
-    def listen(self) -> Iterator[tuple[str, float | Ended]]:
-        """The messages that have arrived, with the names of the jobs."""
-        heard = wait([worker.connection for worker in self.workers], POLL_SECONDS)
-        for worker in [worker for worker in self.workers if worker.connection in heard]:
-            name, message = worker.name, worker.receive()
-            if worker.connection.closed:  # its process has ended
-                self.workers.remove(worker)
-                if self.stopping:  # as it was asked to
-                    continue
-            yield name, message
-
-    def stop(self) -> None:
-        """Ask every worker to save and to end, once: a second SIGTERM would not let it save."""
-        if not self.stopping:
-            self.stopping = True
-            self.waiting.clear()
-            for worker in self.workers:
-                worker.process.terminate()
-
-    def kill(self) -> None:
-        """End every process at once."""
-        for worker in self.workers:
-            worker.process.kill()
-            worker.leave()
-
-
-class _Display:
-    """One bar for everything, and one for each job that is going on.
-
-    Where there is no terminal, a line for each job that has ended; a failure is always a line.
-    """
-
-    def __init__(self, jobs: int, finished: int, console: Console) -> None:
-        self.console, self.jobs, self.finished = console, jobs + finished, finished
-        self.progress = bars(console, "{task.fields[state]}")
-        state = f"{finished}/{self.jobs}"
-        self.whole = self.progress.add_task("all", total=self.jobs, completed=finished, state=state)
-        self.tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> _Display:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.progress.stop()
-
-    def show(self, name: str, message: float | Ended) -> None:
-        """Show how much of a job is done, or that it has ended."""
-        if name not in self.tasks:
-            self.tasks[name] = self.progress.add_task(name, total=1.0, state="")
-        if isinstance(message, Ended):
-            self.progress.remove_task(self.tasks.pop(name))
-            self.finished += 1
-            if message.error is not None or not self.console.is_terminal:
-                outcome = "done" if message.error is None else f"failed: {message.reason}"
-                self.console.print(
-                    f"{name}: {outcome}", markup=False, highlight=False, soft_wrap=True
-                )
-        else:
-            self.progress.update(self.tasks[name], completed=message, state=f"{message:.0%}")
-        done = self.finished + sum(task.completed for task in self.progress.tasks[1:])
-        self.progress.update(self.whole, completed=done, state=f"{self.finished}/{self.jobs}")
-
-
-__all__ = ["Ended", "Part", "Report", "forget", "one_thread", "run_jobs", "run_parts"]
+__all__ = [
+    "Ended",
+    "Part",
+    "Report",
+    "forget",
+    "one_thread",
+    "run_jobs",
+    "run_parts",
+    "share_parts",
+]

@@ -73,8 +73,9 @@ class Config:
     """α of T_n = c · n^α; 0 for a constant T."""
     rao_blackwell: bool = False
     """Average out the selections of i-SIR."""
-    assignment: Assignment = "independent"
-    """How mlmc assigns levels to the images of a batch."""
+    assignment: Assignment | None = None
+    """How mlmc assigns levels to the images of a batch; by default independent, in shards balanced.
+    """
     base: int = 1
     """Chain length at which the levels of mlmc start."""
     encoder: EncoderGradient = "iwae"
@@ -128,6 +129,9 @@ class Config:
     """Threads of torch; the last bits depend on it."""
     device: str = "cpu"
     """Where to compute: cpu, cuda, …"""
+    shards: int | None = None
+    """Parts of each batch, which processes that torchrun starts share: results depend on the number
+    of shards, not on that of processes. By default as many as processes; 0, one process alone."""
     tensorboard: bool = False
     """Write the metrics for TensorBoard too; needs the package tensorboard."""
 
@@ -168,6 +172,7 @@ class Config:
         kind = str(self.dataset) if self.dataset in get_args(Dataset) else _PICTURES
         defaults = {name: values[kind] for name, values in _DEFAULTS.items()}
         defaults["out"] = Path("runs") / f"{Path(self.dataset).stem}-{self.method}-{self.seed}"
+        defaults["assignment"] = "balanced" if self.shards else "independent"
         if kind == "mnist" and self.likelihood == "bernoulli":
             defaults["binarisation"] = "dynamic"
         chosen = {name: value for name, value in vars(self).items() if value is not None}
@@ -181,6 +186,8 @@ class Settings(Config):
     # `field()`: without it, the default None of `Config` would be inherited.
     out: Path = field()
     binarisation: Binarisation = "none"
+    assignment: Assignment = "independent"
+    shards: int = 0
     batch_size: int = field()
     lr: float = field()
     latent: int = field()
@@ -208,6 +215,7 @@ class Settings(Config):
 
 _MOST = 2**53  # as far as numbers count exactly in double precision
 _COUNT = "an integer from 1 to 2^53"
+_SHARDS = 2**16
 _THREADS = 256  # thousands fail to start, which ends the process
 
 
@@ -228,7 +236,9 @@ def _dataset(value: str | Path) -> bool:
 _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("dataset", _dataset, f"one of {', '.join(get_args(Dataset))}, or a file NAME.npz"),
     ("binarisation", get_args(Binarisation).__contains__, "one of static, dynamic, none"),
+    ("assignment", get_args(Assignment).__contains__, f"one of {', '.join(get_args(Assignment))}"),
     ("iterations batch_size candidates base latent chunk", _integer(1), _COUNT),
+    ("shards", _integer(0, _SHARDS), f"an integer from 0 to {_SHARDS}"),
     ("log_every evaluate_every checkpoint_every", _integer(1), _COUNT),
     ("nll_samples test_images probe_length", _integer(1), _COUNT),
     ("probe_repeats", _integer(3), "an integer from 3 to 2^53"),

@@ -23,6 +23,7 @@ from typing import Any
 
 from rich.console import Console
 
+from mlmcgrad.distributed.worlds import current
 from mlmcgrad.iwae.networks import LatentModel
 from mlmcgrad.runs.metrics import check_tensorboard
 from mlmcgrad.runs.owner import held
@@ -32,6 +33,7 @@ from mlmcgrad.training import budget
 from mlmcgrad.training.config import Config
 from mlmcgrad.training.data import Source, load
 from mlmcgrad.training.device import flushed
+from mlmcgrad.training.processes import agree, decided, follow, same_state
 from mlmcgrad.training.progress import Bar
 from mlmcgrad.training.resume import OWNER, begin
 from mlmcgrad.training.run import Run
@@ -44,7 +46,7 @@ class Result:
 
     model: LatentModel
     folder: Path
-    summary: dict[str, Any]  # what summary.json holds
+    summary: dict[str, Any]  # what summary.json holds; without tests in a process that follows
 
 
 def train(
@@ -52,6 +54,7 @@ def train(
     console: Console | None = None,
     *,
     on_step: Callable[[int], None] | None = None,
+    claim: Callable[[], None] | None = None,
     _source: Source | None = None,
 ) -> Result:
     """Train a model, or continue to.
@@ -60,6 +63,9 @@ def train(
         config: the settings.
         console: where to show the progress; None shows nothing.
         on_step: called with the number of iterations done, after each one.
+        claim: the folder is shared by processes that claim a run before they train it
+            (`runs.claims`). Called before anything is written; what it raises, because another
+            process has taken the run, ends the run here as if it had been killed.
 
     Returns:
         The trained model and the numbers of `summary.json`.
@@ -69,9 +75,10 @@ def train(
             of that run is missing or damaged.
         OSError: a file cannot be written; the last checkpoint is intact.
         Stopped: SIGINT, SIGTERM or SIGHUP; everything is saved.
+        LostError: another process of the same training has ended; the last checkpoint is intact.
         DivergedError: the loss, the weights or the gradient are not finite.
     """
-    settings = config.settings()
+    settings = decided(config).settings()
     if settings.tensorboard:
         check_tensorboard()
     budget.check_pictures(settings)
@@ -79,10 +86,16 @@ def train(
     budget.check(settings, source)
     with threads(settings.threads), flushed():
         trainer = Trainer(settings, source)
-        with held(settings.out, OWNER, resume=settings.resume, force=settings.force) as before:
+        if current().rank:  # the first process writes, the others compute with it
+            with Signals() as signals:
+                follow(trainer, signals, on_step)
+            return Result(trainer.model, settings.out, trainer.where())
+        how = {"resume": settings.resume, "force": settings.force, "shared": claim is not None}
+        with held(settings.out, OWNER, **how) as before:
             signals = Signals()
-            run = Run(trainer, begin(trainer, before), signals)
+            run = Run(trainer, begin(trainer, before), signals, claim or (lambda: None))
             with closing(run.metrics), signals:
+                same_state(trainer)
                 return _finish(run, signals, console, on_step)
 
 
@@ -105,15 +118,24 @@ def _loop(run: Run, signals: Signals, bar: Bar, on_step: Callable[[int], None] |
     trainer = run.trainer
     run.save()
     while trainer.iteration < run.settings.iterations or not trainer.recorded:
-        if trainer.recorded:
-            run.step()
-            bar.update(run.elapsed())
-            if on_step is not None:
-                on_step(trainer.iteration)
-        run.record()
-        if run.tests():
-            bar.print_test()
-        if run.due():
-            run.save()
-        signals.raise_stopped("")
+        try:
+            _iteration(run, bar, on_step)
+            number = signals.number
+        except Stopped as stopped:  # at once; the other processes are told
+            number = stopped.number
+        agree(number)
     run.save()
+
+
+def _iteration(run: Run, bar: Bar, on_step: Callable[[int], None] | None) -> None:
+    trainer = run.trainer
+    if trainer.recorded:
+        run.step()
+        bar.update(run.elapsed())
+        if on_step is not None:
+            on_step(trainer.iteration)
+    run.record()
+    if run.tests():
+        bar.print_test()
+    if run.due():
+        run.save()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mlmcgrad.distributed.worlds import launch
 from mlmcgrad.runs import checkpoint
 from mlmcgrad.runs.folder import CHECKPOINTS, CONFIG, METRICS, SUMMARY, as_record
 from mlmcgrad.runs.metrics import intact
@@ -62,7 +63,8 @@ def begin(trainer: Trainer, before: dict[str, Any]) -> Begin:
                 f"is, got {settings.iterations}"
             )
         start = _lines(settings, state)
-    write_config(folder, OWNER, settings=as_record(settings), source=about)
+    by = {"launch": launch()} if launch() else {}
+    write_config(folder, OWNER, settings=as_record(settings), source=about, **by)
     (folder / SUMMARY).unlink(missing_ok=True)  # it is written when the run is complete
     return start
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from mlmcgrad.distributed.worlds import current
 from mlmcgrad.iwae.evaluate import negative_log_likelihood, squared_gradient_norm
 from mlmcgrad.iwae.likelihoods import bits_per_dimension
 from mlmcgrad.runs import checkpoint
@@ -23,10 +24,11 @@ from mlmcgrad.runs.atomic import write_atomically
 from mlmcgrad.runs.folder import SUMMARY, write_json
 from mlmcgrad.runs.metrics import Metrics
 from mlmcgrad.runs.signals import Signals
+from mlmcgrad.seeds import seed_for
 from mlmcgrad.training import images
 from mlmcgrad.training.counters import Stopwatch, Window
 from mlmcgrad.training.resume import Begin
-from mlmcgrad.training.trainer import Trainer, seed_for
+from mlmcgrad.training.trainer import Trainer
 
 
 class DivergedError(FloatingPointError):
@@ -51,11 +53,14 @@ class Run:
         trainer: the model in training.
         start: what the run has behind it.
         signals: end a gradient or a test at once; it is made again when the run is resumed.
+        claim: called before anything is written; it raises if the run is not ours any more.
     """
 
-    def __init__(self, trainer: Trainer, start: Begin, signals: Signals) -> None:
+    def __init__(
+        self, trainer: Trainer, start: Begin, signals: Signals, claim: Callable[[], None]
+    ) -> None:
         self.trainer, self.settings, self.folder = trainer, trainer.settings, trainer.settings.out
-        self._signals = signals
+        self._signals, self._claim = signals, claim
         self._earlier, self._watch = start.seconds, Stopwatch()
         self._saved = (trainer.iteration, trainer.recorded) if start.saved else None
         self._saved_at = time.perf_counter()
@@ -68,8 +73,10 @@ class Run:
 
     def step(self) -> None:
         """One iteration."""
+        # Processes that others wait for do not leave an iteration.
+        leave = self._signals.at_once if current().size == 1 else nullcontext
         with self.guarded():
-            self.trainer.step(self._signals.at_once)
+            self.trainer.step(leave)
 
     def record(self) -> None:
         """Write the lines of this iteration: a summary of those since the last one, a test."""
@@ -94,6 +101,7 @@ class Run:
             self._line(final=True)
         if not self.tests():
             self._evaluate(final=True)
+        self._claim()
         self.metrics.sync()
         summary = {**self._where(), **(trainer.test or {})}
         write_json(self.folder / SUMMARY, summary)
@@ -104,6 +112,7 @@ class Run:
         now = (self.trainer.iteration, self.trainer.recorded)
         if self._saved == now:
             return
+        self._claim()
         with self._watch.paused():
             self.metrics.sync()
             about = {"seconds": self._where()["seconds"], "lines": self._lines}
@@ -131,6 +140,7 @@ class Run:
 
     def _line(self, **extra: Any) -> None:
         """Write a line that summarises the iterations since the last one."""
+        self._claim()
         self.metrics.add({**self._where(), **self.trainer.window.summary(), **extra})
 
     def _evaluate(self, **extra: Any) -> None:
@@ -139,6 +149,7 @@ class Run:
         with self._watch.paused(), self.guarded():
             with self._signals.at_once():
                 test = self._measure()
+            self._claim()
             trainer.test = test
             self.metrics.add({**self._where(), **test, **extra})
             # The same z in every picture, so that the pictures can be compared.

@@ -3,33 +3,36 @@
 Iteration n: y, a batch of the data order; gradients of the objective at n with T_n = c n^α; one
 step of the optimizer with γ_n = C n^{-1/2}. Persistent chains go on from their state at the last
 visit of an image. One generator serves the initial parameters and
-all draws of the chains; the data order has its own, so that it does not depend on the method.
+all draws of the chains; the data order has its own, so that it does not depend on the method. In
+shards (`sharded.py`) the chains draw from generators that the iteration seeds.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import hashlib
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from mlmcgrad import optim
 from mlmcgrad.iwae.likelihoods import Bernoulli, DiscretizedLogistic, Likelihood
 from mlmcgrad.iwae.networks import LatentModel
-from mlmcgrad.iwae.objective import Objective
+from mlmcgrad.iwae.objective import Objective, Step
 from mlmcgrad.runs.folder import as_record
 from mlmcgrad.runs.structure import check_structure
 from mlmcgrad.schedules import power
-from mlmcgrad.store import Store
+from mlmcgrad.seeds import seed_for
+from mlmcgrad.store import Remembered, Store
 from mlmcgrad.training.config import Settings
 from mlmcgrad.training.counters import Window
 from mlmcgrad.training.data import Order, Source
 from mlmcgrad.training.device import usable
+from mlmcgrad.training.sharded import ShardedObjective
 
 
 class Trainer:
@@ -51,6 +54,9 @@ class Trainer:
         )
         self.model = LatentModel(source.sizes, likelihood, self.generator)
         self.objective = _objective(settings, self.model)
+        self.sharded: ShardedObjective | None = None
+        if settings.shards:
+            self.sharded = ShardedObjective(self.objective, settings.shards, settings.seed)
         self.store: Store | None = None  # of the chains' states, one for each image
         if settings.persistent:
             self.store = Store(len(source.train), settings.latent, device=self.device)
@@ -90,7 +96,7 @@ class Trainer:
                 y = self.source.batch(rows.numpy(), self.device, noise)
                 self.optimizer.zero_grad()
                 x0 = None if self.store is None else self.store[rows]
-                step = self.objective.backward(y, n=n, x0=x0, generator=self.generator)
+                step = self._backward(y, x0, n)
         except KeyboardInterrupt:
             self.order.load(order)
             self.generator.set_state(self.attempt["generator"])
@@ -108,6 +114,11 @@ class Trainer:
         self.spent["transitions"] += step.estimate.transitions
         self.spent["loss_evaluations"] += step.estimate.loss_evaluations
         self.window.add(step, norm, theta * theta)
+
+    def _backward(self, y: Tensor, x0: Tensor | Remembered | None, n: int) -> Step:
+        if self.sharded is not None:
+            return self.sharded.backward(y, n=n, x0=x0)
+        return self.objective.backward(y, n=n, x0=x0, generator=self.generator)
 
     def where(self) -> dict[str, Any]:
         """Iteration, epoch and what was spent: the beginning of every line of the metrics."""
@@ -169,11 +180,6 @@ class Trainer:
             raise ValueError(
                 f"it is at iteration {state['iteration']} and batch {state['order']['position']}"
             )
-
-
-def seed_for(seed: int, purpose: str) -> int:
-    """A separate seed for each purpose, the same on every machine."""
-    return int.from_bytes(hashlib.sha256(f"{seed} {purpose}".encode()).digest()[:8], "big") >> 1
 
 
 def _objective(settings: Settings, model: LatentModel) -> Objective:

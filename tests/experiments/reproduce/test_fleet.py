@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mlmcgrad.experiments.reproduce.fleet import complete, run_fleet
+from mlmcgrad.experiments.reproduce.fleet import complete, run_fleet, share_fleet
 from mlmcgrad.runs import folder as records
 from mlmcgrad.runs.signals import Stopped
 from mlmcgrad.training.config import Config, Settings
@@ -41,6 +41,27 @@ def test_a_failed_run_does_not_take_the_others_down(tmp_path: Path) -> None:
     assert not (tmp_path / "b" / "error.json").exists()
     for name, before in times.items():
         assert (tmp_path / name / "summary.json").stat().st_mtime_ns == before
+
+
+def test_a_failed_run_of_a_shared_fleet_is_named_everywhere(tmp_path: Path) -> None:
+    """One process fails, one waits for it: both say so, and neither waits for ever."""
+    runs = _runs(tmp_path, "ab") | _runs(tmp_path, "b", device="nowhere")
+    (tmp_path / "b").mkdir()
+    records.write_json(tmp_path / "b" / "error.json", {"error": "of an earlier trial"})
+    found: list[dict[str, str]] = []
+    other = threading.Thread(target=lambda: found.append(share_fleet(runs, tmp_path, 1, QUIET)))
+    other.start()
+    found.append(share_fleet(runs, tmp_path, 1, QUIET))
+    other.join()
+    for errors in found:
+        assert set(errors) == {"b"}
+        assert errors["b"].startswith("device must be cpu")
+    assert complete(runs["a"])
+    assert not (tmp_path / "taken" / "a.2").exists()
+    runs["b"] = _runs(tmp_path, "b")["b"]
+    assert share_fleet(runs, tmp_path, 1, QUIET) == {}
+    assert complete(runs["b"])
+    assert not (tmp_path / "b" / "error.json").exists()
 
 
 def _when_training(folder: Path, act: object) -> threading.Thread:

@@ -43,7 +43,7 @@ def draw(folder: Path, findings: Findings) -> Path:
                     steps.axhline(end, color=colour, ls=style, lw=1.2, label=LABELS[method])
                 else:
                     _curve(steps, runs, "steps", method, found["unit"])
-            for panel, label in ((steps, "Gibbs steps of a chain"), (seconds, "seconds")):
+            for panel, label in ((steps, "Gibbs steps of a chain"), (seconds, "processor seconds")):
                 panel.axhline(found["ceiling"], color=COLOURS["theory"], lw=0.8)
                 panel.set(xlabel=label, ylim=_limits(found))
                 log_axes(panel, "x")

@@ -3,7 +3,7 @@
 Stochastic gradient descent on −mean log p_θ(data), with step size 0.1. The data's part of the
 gradient is exact; methods differ in how they estimate ∇log Z. With 16 hidden units the likelihood
 is known exactly, so what is compared is what users want: the likelihood, against Gibbs steps and
-against seconds, of the last iterate and of an average of the iterates
+against processor seconds, of the last iterate and of an average of the iterates
 
     θ̄_n = θ̄_{n−1} + (η + 1)/(n + η) (θ_n − θ̄_{n−1}),     η = 3,
 
@@ -83,7 +83,8 @@ def train(
 
     Returns:
         `data`, `method`, `seed`; `curve`: for some iterations, the Gibbs steps a chain and the
-        seconds so far and the mean log-likelihood of the last and of the averaged iterate;
+        processor seconds so far, and the mean log-likelihood of the last and of the averaged
+        iterate;
         `samples`: exact draws of the last machine.
     """
     rows = pictures(data)
@@ -97,7 +98,7 @@ def train(
     every = max(1, iterations // _POINTS)
     curve, steps, seconds = [], 0, 0.0
     for n in range(1, iterations + 1):
-        begin = time.perf_counter()
+        begin = time.process_time()
         optimizer.zero_grad()
         machine.free_energy(rows).mean().backward()
         steps += estimate.backward()
@@ -106,7 +107,7 @@ def train(
         with torch.no_grad():
             for mean, parameter in zip(averaged.parameters, machine.parameters, strict=True):
                 mean.lerp_(parameter, share)
-        seconds += time.perf_counter() - begin
+        seconds += time.process_time() - begin
         if n % every == 0 or n == iterations:
             curve.append(
                 {

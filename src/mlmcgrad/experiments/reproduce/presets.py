@@ -49,6 +49,7 @@ class Settings:
     device: str
     resume: bool
     force: bool
+    join: bool
     folder: Path
 
 
@@ -133,9 +134,10 @@ def decide(options: Reproduce) -> Settings:
         iterations=options.iterations or preset.iterations,
         stretch=options.stretch or preset.stretch,
         device=options.device or _device(options.preset),
-        resume=options.resume,
+        resume=options.resume or options.join,
         force=options.force,
-        folder=options.out or Path("runs") / f"reproduce-{options.preset}",
+        join=options.join,
+        folder=options.folder,
     )
 
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,6 +78,16 @@ def write(reproductions: Sequence[Reproduction], out: Path) -> list[Findings]:
     html = page.render(findings, drawings, [page.pictures(each) for each in reproductions])
     write_atomically(out / REPORT, html.encode())
     return findings
+
+
+def written(reproduction: Reproduction, out: Path) -> Findings | None:
+    """What was found, if the report of it is there and says the same; else None."""
+    if not ((out / REPORT).exists() and (out / records.SUMMARY).exists()):
+        return None
+    (findings,) = find([reproduction])
+    record = {"reproductions": [findings.record()]}
+    same = records.read_json(out / records.SUMMARY) == json.loads(json.dumps(record))
+    return findings if same else None
 
 
 def _slug(name: str) -> str:

@@ -12,25 +12,27 @@ import os
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.console import Console
 
 from mlmcgrad.experiments.reproduce import report, tables
 from mlmcgrad.experiments.reproduce.checks import check_about
 from mlmcgrad.experiments.reproduce.findings import Findings
-from mlmcgrad.experiments.reproduce.fleet import complete, run_fleet
+from mlmcgrad.experiments.reproduce.fleet import complete, run_fleet, share_fleet
 from mlmcgrad.experiments.reproduce.gather import LABELS, OPTIMIZERS, RUNS, gather
 from mlmcgrad.experiments.reproduce.presets import Settings, decide, training_runs
 from mlmcgrad.experiments.reproduce.sentences import HEADLINES, statement
 from mlmcgrad.experiments.reproduce.settings import Reproduce
 from mlmcgrad.experiments.reproduce.text import duration
 from mlmcgrad.runs import folder as records
-from mlmcgrad.runs.owner import Owner, check_same, held, write_config
+from mlmcgrad.runs.claims import turn
+from mlmcgrad.runs.owner import Owner, check_same, continued, held, write_config
 from mlmcgrad.training import config as training
 
+Runs: TypeAlias = dict[str, training.Settings]
 # Settings that no number depends on.
-_FREE = ("folder", "resume", "force", "jobs")
+_FREE = ("folder", "resume", "force", "jobs", "join")
 OWNER = Owner("reproduce", (RUNS, *report.FILES))
 
 
@@ -47,13 +49,13 @@ def run(options: Reproduce, console: Console) -> Findings:
 
         usable(settings.device)
     runs = training_runs(settings)
-    with held(settings.folder, OWNER, resume=settings.resume, force=settings.force) as before:
-        about = _open(settings, runs, before)
-        remaining = [run for run in runs.values() if not complete(run)]
-        _announce(settings, len(runs), remaining, console)
-        errors = _train(settings, runs, about, console) if remaining else {}
-        with console.status("drawing the figures"):
-            (findings,) = report.write([gather(settings.folder)], settings.folder)
+    how = {"resume": settings.resume, "force": settings.force, "shared": settings.join}
+    with held(settings.folder, OWNER, **how) as before:
+        findings, errors = (
+            _share(settings, runs, console)
+            if settings.join
+            else _alone(settings, runs, before, console)
+        )
     _print(findings, settings.folder, console)
     if errors:
         names, first = ", ".join(errors), next(iter(errors.values())).partition("\n")[0]
@@ -65,22 +67,56 @@ def run(options: Reproduce, console: Console) -> Findings:
     return findings
 
 
-def _train(
-    settings: Settings, runs: dict[str, training.Settings], about: dict[str, Any], console: Console
-) -> dict[str, str]:
-    """Train what is not complete, and record how long it took; the errors of failed runs."""
+def _alone(
+    settings: Settings, runs: Runs, before: dict[str, Any], console: Console
+) -> tuple[Findings, dict[str, str]]:
+    """Train what is not complete, and write the report; what was found, and errors of runs."""
+    about = _open(settings, runs, before)
+    remaining = [run for run in runs.values() if not complete(run)]
+    _announce(settings, len(runs), remaining, console)
+    errors = {}
+    if remaining:
+        start = time.monotonic()
+        try:
+            errors = run_fleet(runs, settings.jobs, console)
+        finally:
+            _finish(settings.folder, about, time.monotonic() - start)
+    with console.status("drawing the figures"):
+        (findings,) = report.write([gather(settings.folder)], settings.folder)
+    return findings, errors
+
+
+def _share(settings: Settings, runs: Runs, console: Console) -> tuple[Findings, dict[str, str]]:
+    """The same, together with other processes: the first one to see the end writes the report."""
+    folder = settings.folder
+    with turn(folder, ".config"):
+        before = continued(folder, OWNER, resume=True)
+        if before:
+            check_about(folder / records.CONFIG, before)
+            check_same(folder / records.CONFIG, before["settings"], settings, _FREE)
+        else:
+            _open(settings, runs, before)
+    remaining = [run for run in runs.values() if not complete(run)]
+    _announce(settings, len(runs), remaining, console)
     start = time.monotonic()
-    try:
-        return run_fleet(runs, settings.jobs, console)
-    finally:
-        about["seconds"] = round(about.get("seconds", 0.0) + time.monotonic() - start, 1)
-        about["finished"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        write_config(settings.folder, OWNER, **about)
+    errors = share_fleet(runs, folder, settings.jobs, console)
+    seconds = time.monotonic() - start if remaining else 0.0
+    with turn(folder, ".summary"), console.status("drawing the figures"):
+        findings = report.written(gather(folder), folder)
+        if findings is None:
+            _finish(folder, records.read_json(folder / records.CONFIG), seconds)
+            (findings,) = report.write([gather(folder)], folder)
+    return findings, errors
 
 
-def _open(
-    settings: Settings, runs: dict[str, training.Settings], before: dict[str, Any]
-) -> dict[str, Any]:
+def _finish(folder: Path, about: dict[str, Any], seconds: float) -> None:
+    """Write to config.json how long the training took, and when it ended."""
+    about["seconds"] = round(about.get("seconds", 0.0) + seconds, 1)
+    about["finished"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    write_config(folder, OWNER, **about)
+
+
+def _open(settings: Settings, runs: Runs, before: dict[str, Any]) -> dict[str, Any]:
     """Check that what is in the folder can be continued, and write what config.json holds."""
     earlier: dict[str, Any] = {}
     if before:
@@ -92,7 +128,7 @@ def _open(
     own = dataclasses.asdict(settings)
     about = {
         "command": command(settings),
-        "settings": {k: v for k, v in own.items() if k not in ("folder", "resume", "force")},
+        "settings": {k: v for k, v in own.items() if k == "jobs" or k not in _FREE},
         "runs": {**earlier, **{name: records.as_record(run) for name, run in runs.items()}},
         "commit": _commit(),
         "cores": os.cpu_count(),
@@ -124,7 +160,7 @@ def _announce(
     )
     if len(remaining) < count:
         console.print(f"{count - len(remaining)} of them are complete already", highlight=False)
-    if remaining and settings.preset != "smoke":
+    if remaining and settings.preset != "smoke" and not settings.join:  # who knows how many join
         from mlmcgrad.experiments.reproduce.forecast import forecast
 
         with console.status("measuring how long it will take"):

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias, get_args
 
 import tyro
 
-from mlmcgrad.experiments.settings import JOBS
+from mlmcgrad.experiments.settings import JOBS, Grid
 from mlmcgrad.ranges import whole
 
 PresetName: TypeAlias = Literal["smoke", "quick", "full", "paper"]
@@ -25,7 +25,7 @@ _RANGES = (("seeds", 1, 1000), ("jobs", 1, JOBS), ("iterations", 16, 2**31), ("s
 
 
 @dataclass(frozen=True)
-class Reproduce:
+class Reproduce(Grid):
     """Section 5 of the paper: its figures and its claims, measured, as one report."""
 
     preset: PresetName = "quick"
@@ -66,6 +66,12 @@ class Reproduce:
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
                 raise ValueError(f"{name} must name each choice once, got {' '.join(values)!r}")
+        self.check()
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return self.out or Path("runs") / f"reproduce-{self.preset}"
 
 
 @dataclass(frozen=True)

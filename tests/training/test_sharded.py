@@ -1,0 +1,105 @@
+"""The objective in shards: what one process computes of a batch, put together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from mlmcgrad.distributed.shards import Shards, drawing, planning
+from mlmcgrad.iwae.likelihoods import Bernoulli
+from mlmcgrad.iwae.networks import LatentModel
+from mlmcgrad.iwae.objective import Objective
+from mlmcgrad.store import Remembered
+from mlmcgrad.training.sharded import ShardedObjective
+from tests.chains import rng
+from tests.training import tiny
+
+IMAGES, SEED, N = 11, 5, 4
+CPU = torch.device("cpu")
+OBJECTIVES: list[dict[str, Any]] = [
+    {"method": "mlmc"},
+    {"method": "mlmc", "assignment": "balanced", "estimator": "sum", "encoder": "mixed"},
+    {"method": "mlmc", "kernel": "importance"},
+    {"method": "mlmc", "kernel": "mala"},
+    {"method": "br", "rao_blackwell": True},
+    {"method": "iwae", "candidates": 1},
+]
+
+
+def made(**options: Any) -> tuple[Objective, torch.Tensor]:
+    model = LatentModel(tiny.SIZES, Bernoulli(), rng()).double()
+    y = torch.rand(IMAGES, *tiny.SIZES.shape, generator=rng(1), dtype=torch.float64)
+    return Objective(model, **{"candidates": 3, "truncation": 8.0, **options}), y
+
+
+@pytest.mark.parametrize("options", OBJECTIVES, ids=str)
+def test_a_batch_is_the_mean_of_its_shards(options: dict[str, Any]) -> None:
+    objective, y = made(**options)
+    step = ShardedObjective(objective, 3, SEED).backward(y, n=N, x0=None)
+    shards = Shards.of(objective.planned(IMAGES, N, planning(SEED, N)), 3)
+    gradients, steps = [], []
+    for shard, rows in enumerate(shards.rows):
+        generator, plan = drawing(SEED, N, shard, CPU), shards.plans[shard]
+        gradient, one = objective.gradient(y[rows], generator=generator, plan=plan)
+        gradients.append(gradient)
+        steps.append(one)
+    sizes = [len(rows) for rows in shards.rows]
+    assert sum(sizes) == IMAGES
+    for parameter, *parts in zip(objective.parameters, *gradients, strict=True):
+        assert parameter.grad is not None
+        weighted = sum(size * part for size, part in zip(sizes, parts, strict=True)) / IMAGES
+        torch.testing.assert_close(parameter.grad, weighted, rtol=1e-12, atol=1e-14)
+    for name in ("bound", "effective", "largest"):
+        mean = sum(size * getattr(s, name) for size, s in zip(sizes, steps, strict=True)) / IMAGES
+        assert getattr(step, name) == pytest.approx(mean, rel=1e-12)
+    values = [one.estimate.value for one in steps]
+    mean = sum(size * value for size, value in zip(sizes, values, strict=True)) / IMAGES
+    assert step.estimate.value == pytest.approx(mean, rel=1e-12)
+    assert step.evaluations == sum(one.evaluations for one in steps)
+    for name in ("transitions", "evaluations", "loss_evaluations", "invalid"):
+        assert getattr(step.estimate, name) == sum(getattr(s.estimate, name) for s in steps)
+    assert step.estimate.levels.shape == (IMAGES,)
+    assert len(step.estimate.last) == 0  # nobody asked for the states
+
+
+def test_shards_of_different_sizes_must_be_weighted() -> None:
+    """The plain mean of the shards is another number: the test above would see it."""
+    objective, y = made(method="mlmc")
+    step = ShardedObjective(objective, 3, SEED).backward(y, n=N, x0=None)
+    shards = Shards.of(objective.planned(IMAGES, N, planning(SEED, N)), 3)
+    bounds = [
+        objective.gradient(
+            y[rows], generator=drawing(SEED, N, shard, CPU), plan=shards.plans[shard]
+        )[1].bound
+        for shard, rows in enumerate(shards.rows)
+    ]
+    assert abs(sum(bounds) / 3 - step.bound) > 1e-6
+
+
+def test_chains_go_on_from_their_own_states() -> None:
+    """A kernel that stays where it is returns the state of every image in its place."""
+    objective, y = made(method="mlmc", kernel="rwmh", step_size=1e-30)
+    points = 1.0 + torch.arange(2.0 * IMAGES, dtype=torch.float64).reshape(IMAGES, 2)
+    sharded = ShardedObjective(objective, 3, SEED)
+    assert torch.equal(sharded.backward(y, n=N, x0=points).estimate.last, points)
+    known = torch.arange(IMAGES) % 3 > 0
+    last = sharded.backward(y, n=N, x0=Remembered(points, known)).estimate.last
+    assert torch.equal(last[known], points[known])
+    assert not torch.isclose(last[~known], points[~known]).all(1).any()
+
+
+def test_a_gradient_leaves_grad_alone_and_takes_a_plan() -> None:
+    objective, y = made(method="mlmc")
+    gradients, step = objective.gradient(y, generator=rng(3))
+    assert all(parameter.grad is None for parameter in objective.parameters)
+    assert step.bound == objective.backward(y, generator=rng(3)).bound
+    for parameter, gradient in zip(objective.parameters, gradients, strict=True):
+        assert parameter.grad is not None
+        assert torch.equal(parameter.grad, gradient)
+    plan = objective.planned(IMAGES, None, rng(4))
+    _, planned = objective.gradient(y, generator=rng(3), plan=plan)
+    assert torch.equal(planned.estimate.levels, plan.levels)
+    with pytest.raises(ValueError, match=r"plan must have a row for each of the 4 chains, got 11"):
+        objective.gradient(y[:4], generator=rng(3), plan=plan)
