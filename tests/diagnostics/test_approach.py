@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from mlmcgrad.diagnostics.approach import Approach, Squared
-from mlmcgrad.diagnostics.pilot import Group, Pilot, pilot
+from mlmcgrad.diagnostics.pilot import Pilot, pilot
+from mlmcgrad.diagnostics.prefixes import Group
 from tests.diagnostics.planned import finite, importance
 
 

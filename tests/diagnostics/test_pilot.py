@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import mlmcgrad as mg
-from mlmcgrad.diagnostics.pilot import FEWEST, Group, Pilot, pilot
+from mlmcgrad.diagnostics.pilot import FEWEST, Pilot, pilot
+from mlmcgrad.diagnostics.prefixes import Group
 from tests.diagnostics.exact import Exact
 from tests.diagnostics.planned import finite, importance
 

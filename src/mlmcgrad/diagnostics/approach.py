@@ -193,7 +193,7 @@ class Approach:
     ) -> _Model:
         """Regression on the modes."""
         precision = x.T @ (x / noise[:, None]) + np.eye(x.shape[1]) / prior
-        covariance = np.linalg.inv(precision)
+        covariance: Array = np.linalg.inv(precision).astype(float)
         return _Model(modes, covariance @ (x.T @ (delta / noise[:, None])), covariance, weight)
 
     def _pairs(self) -> list[tuple[float, ...]]:

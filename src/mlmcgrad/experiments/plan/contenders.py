@@ -22,7 +22,8 @@ from mlmcgrad.iwae.first import complete
 from mlmcgrad.kernels import ISIR, Importance, Kernel
 from mlmcgrad.kernels.base import Context, Pieces, Start
 from mlmcgrad.plan import Plan
-from mlmcgrad.training.trainer import Trainer, seed_for
+from mlmcgrad.seeds import seed_for
+from mlmcgrad.training.trainer import Trainer
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,10 @@ from mlmcgrad.runs import folder as records
 from mlmcgrad.runs.owner import Owner, check_same, held, write_config
 from mlmcgrad.runs.progress import bars
 from mlmcgrad.runs.workers import threads
+from mlmcgrad.seeds import seed_for
 from mlmcgrad.training.device import flushed
 from mlmcgrad.training.saved import saved
-from mlmcgrad.training.trainer import Trainer, seed_for
+from mlmcgrad.training.trainer import Trainer
 
 OWNER = Owner("plan", FILES)
 _BATCHES = 200
