@@ -37,7 +37,7 @@ TESTS = {
 _COMPILED = "kernels/_compiled"
 # Of these folders only the mathematics.
 _SOME = {
-    "": ("backward", "gradient", *_SMALL),
+    "": ("backward", "estimate", "gradient", *_SMALL),
     "training": ("trainer",),
     "experiments/reproduce": ("claims", "compare", "curves"),
 }
