@@ -94,21 +94,24 @@ def test_python_shows_a_warning_once() -> None:
     assert len(seen) == 1
 
 
+def _plan(lengths: Sequence[int], cut: int = 0) -> Plan:
+    return Plan(
+        levels=torch.zeros(len(lengths), dtype=torch.int64),
+        lengths=torch.tensor(lengths)[:, None],
+        weights=torch.ones(len(lengths), 1, dtype=torch.float64),
+        cut=cut,
+    )
+
+
 def _warnings(
     lengths: Sequence[int], evaluations: int = 1, accepted: int = 1, cut: int = 0, **counts: int
 ) -> list[str]:
     """The beginnings of what is said of chains of these lengths."""
-    chains = len(lengths)
-    plan = Plan(
-        levels=torch.zeros(chains, dtype=torch.int64),
-        lengths=torch.tensor(lengths)[:, None],
-        weights=torch.ones(chains, 1, dtype=torch.float64),
-        cut=cut,
-    )
-    outcome = Outcome(torch.zeros(chains), evaluations, accepted, **{"invalid": 0} | counts)
+    last = torch.zeros(len(lengths))
+    outcome = Outcome(last, evaluations, accepted, **{"invalid": 0} | counts)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        warn_of(outcome, plan)
+        warn_of(outcome, _plan(lengths, cut))
     assert all(warning.category is RuntimeWarning for warning in seen)
     return [" ".join(str(warning.message).split()[:2]) for warning in seen]
 
@@ -135,9 +138,16 @@ def test_a_cut_is_told_beside_the_rest() -> None:
     assert _warnings([64], accepted=0, cut=1) == ["no transition", "a chain"]
 
 
-def test_no_chain_is_cut_unless_it_is_said() -> None:
-    one = torch.ones(1)
-    assert Estimate(1.0, one, one, 1, 1, 1, 1.0, 0, one, ()).cut == 0
+def test_what_plan_and_outcome_amount_to() -> None:
+    """Chains of three and of five steps, of which two moved."""
+    outcome = Outcome(torch.tensor([7.0, 9.0]), evaluations=11, accepted=2, invalid=1)
+    made = Estimate.of(_plan([3, 5], 1), outcome, value=0.5, loss_evaluations=4, parameters=())
+    assert (made.transitions, made.acceptance, made.evaluations, made.invalid) == (8, 0.25, 11, 1)
+    assert (made.value, made.loss_evaluations, made.parameters, made.cut) == (0.5, 4, (), 1)
+    assert made.lengths.tolist() == [3, 5]
+    assert made.last.tolist() == [7.0, 9.0]
+    # No chain is cut unless it is said.
+    assert Estimate(0.5, made.lengths, made.levels, 8, 11, 4, 0.25, 1, made.last, ()).cut == 0
 
 
 def test_a_warning_points_at_the_line_of_the_user() -> None:
