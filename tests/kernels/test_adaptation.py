@@ -160,6 +160,17 @@ def test_dual_averaging_by_hand() -> None:
     assert sizes == pytest.approx(_dual_averages(), abs=1e-14)
 
 
+def test_the_pilot_is_dual_averaging_from_the_crossing_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four steps adapt, by the acceptances of `_dual_averages`; the last one only measures."""
+    shares = iter((0.9, 0.2, 0.6, 0.5, 0.625))
+    monkeypatch.setattr(adaptation, "_crossing", lambda *_: math.log(0.5))
+    monkeypatch.setattr(adaptation, "probability", lambda r: torch.full_like(r, next(shares)))
+    pilot = _pilot(MALA, "Gaussian, 1", 2.0, steps=5)
+    # Shares may be rounded to single precision.
+    assert pilot.step_size == pytest.approx(2.0 * math.exp(_dual_averages()[-1]), rel=1e-5)
+    assert (pilot.acceptance, list(shares)) == (0.625, [])
+
+
 def test_the_order_of_magnitude_is_found_by_doubling() -> None:
     kernel, log2 = RWMH(TARGETS["skewed, 2"].log_density, 1.0), math.log(2.0)
     for doublings in (1, 2, 50):
