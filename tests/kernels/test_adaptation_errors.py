@@ -93,8 +93,9 @@ def test_how_far_from_its_target_a_pilot_may_end(monkeypatch: pytest.MonkeyPatch
     for target in (0.25, 0.5):
         assert adapt(kernel, x0, generator=rng(), target=target, steps=5).acceptance == 0.375
     for target in (0.2, 0.55):
-        with pytest.warns(RuntimeWarning, match=rf"of 0.375, far from target = {target:.3f}"):
+        with pytest.warns(RuntimeWarning, match=rf"of 0.375, far from target = {target:.3f}") as w:
             adapt(kernel, x0, generator=rng(), target=target, steps=5)
+        assert [warning.filename for warning in w] == [__file__]
 
 
 def test_how_often_a_chain_should_have_moved(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,7 @@ def adapt(
             f"target = {wanted:.3f}; raise steps, or start closer to where the density has its "
             "mass",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,  # 2 is the decorator
         )
     adapted = _sized(kernel, found.averaged)
     return Adapted(adapted, acceptance, wanted, state.x)
