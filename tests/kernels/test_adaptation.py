@@ -130,6 +130,8 @@ def test_defaults() -> None:
     assert _pilot(MALA, "Gaussian, 10", 1.0, steps=50).target == 0.574
     assert _pilot(RWMH, "Gaussian, 1", 1.0, steps=50).target == pytest.approx(0.44)
     assert _pilot(RWMH, "Gaussian, 10", 0.5, steps=50).target == pytest.approx(0.2546)
+    kernel, one = RWMH(TARGETS["Gaussian, 10"].log_density, 0.5), torch.zeros(1, 2, 5)
+    assert adaptation._default_target(kernel, one) == pytest.approx(0.2546)
 
 
 @BOTH

@@ -101,8 +101,15 @@ def test_how_far_from_its_target_a_pilot_may_end(monkeypatch: pytest.MonkeyPatch
 def test_how_often_a_chain_should_have_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     """To stay with 20 moves expected is no error yet, with 20.5 it is."""
     _accept_with(monkeypatch, 0.5)
-    kernel = RWMH(lambda x: torch.where((x == 0.0).all(1), 0.0, -math.inf), 1.0)
-    x0 = torch.zeros(4, 2)
-    assert torch.equal(adapt(kernel, x0, generator=rng(), target=0.5, steps=40).last, x0)
+
+    def spike(x: Tensor, free: Tensor) -> Tensor:
+        return torch.where((x == 0.0).all(1) | free, 0.0, -math.inf)
+
+    kernel, x0, free = RWMH(spike, 1.0), torch.zeros(4, 2), torch.zeros(4, dtype=torch.bool)
+    options: Any = {"generator": rng(), "target": 0.5}
+    assert torch.equal(adapt(kernel, x0, free, **options, steps=40).last, x0)
     with pytest.raises(RuntimeError, match="no chain has left x0"):
-        adapt(kernel, x0, generator=rng(), target=0.5, steps=41)
+        adapt(kernel, x0, free, **options, steps=41)
+    free[2] = True  # one chain that moves is enough
+    moved = adapt(kernel, x0, free, **options, steps=41).last != x0
+    assert torch.equal(moved.all(1), free)
