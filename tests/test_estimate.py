@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +12,9 @@ import torch
 from torch import Tensor
 
 import mlmcgrad as mg
+from mlmcgrad.estimate import Estimate, warn_of
+from mlmcgrad.kernels import Outcome
+from mlmcgrad.plan import Plan
 from tests.chains import rng
 
 
@@ -22,7 +27,7 @@ def _backward(kernel: Any, chains: int = 16, length: int = 4) -> None:
     gradient.backward(torch.zeros(chains, 2), *context, generator=rng())
 
 
-def _normal(x: Tensor) -> Tensor:
+def _normal(x: Tensor, *_: Tensor) -> Tensor:
     return -0.5 * x.square().sum(1)
 
 
@@ -87,4 +92,75 @@ def test_python_shows_a_warning_once() -> None:
         for _ in range(5):
             _backward(mg.kernels.RWMH(_normal, 1e6))
     assert len(seen) == 1
-    assert seen[0].filename == __file__
+
+
+def _plan(lengths: Sequence[int], cut: int = 0) -> Plan:
+    return Plan(
+        levels=torch.zeros(len(lengths), dtype=torch.int64),
+        lengths=torch.tensor(lengths)[:, None],
+        weights=torch.ones(len(lengths), 1, dtype=torch.float64),
+        cut=cut,
+    )
+
+
+def _warnings(
+    lengths: Sequence[int], evaluations: int = 1, accepted: int = 1, cut: int = 0, **counts: int
+) -> list[str]:
+    """The beginnings of what is said of chains of these lengths."""
+    last = torch.zeros(len(lengths))
+    outcome = Outcome(last, evaluations, accepted, **{"invalid": 0} | counts)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        warn_of(outcome, _plan(lengths, cut))
+    assert all(warning.category is RuntimeWarning for warning in seen)
+    return [" ".join(str(warning.message).split()[:2]) for warning in seen]
+
+
+def test_from_how_many_transitions_on_a_chain_is_stuck() -> None:
+    stuck = ["no transition"]
+    assert _warnings([20, 44], accepted=0) == stuck
+    assert _warnings([20, 43], accepted=0) == []
+    assert _warnings([20, 44], accepted=1) == []
+    assert _warnings([20, 44], accepted=0, evaluations=0) == []
+    assert _warnings([20, 44], accepted=0, invalid=63) == stuck
+    assert _warnings([20, 44], accepted=0, invalid=64) == ["every proposal"]
+
+
+def test_from_how_many_chains_on_weights_have_collapsed() -> None:
+    assert _warnings([1] * 8, collapsed=5) == ["in most"]
+    assert _warnings([1] * 8, collapsed=4) == []
+    assert _warnings([1] * 9, collapsed=3) == []
+    assert _warnings([1] * 7, collapsed=7) == []
+
+
+def test_a_cut_is_told_beside_the_rest() -> None:
+    assert _warnings([1], cut=1) == ["a chain"]
+    assert _warnings([64], accepted=0, cut=1) == ["no transition", "a chain"]
+
+
+def test_what_plan_and_outcome_amount_to() -> None:
+    """Chains of three and of five steps, of which two moved."""
+    outcome = Outcome(torch.tensor([7.0, 9.0]), evaluations=11, accepted=2, invalid=1)
+    made = Estimate.of(_plan([3, 5], 1), outcome, value=0.5, loss_evaluations=4, parameters=())
+    assert (made.transitions, made.acceptance, made.evaluations, made.invalid) == (8, 0.25, 11, 1)
+    assert (made.value, made.loss_evaluations, made.parameters, made.cut) == (0.5, 4, (), 1)
+    assert made.lengths.tolist() == [3, 5]
+    assert made.last.tolist() == [7.0, 9.0]
+    # No chain is cut unless it is said.
+    assert Estimate(0.5, made.lengths, made.levels, 8, 11, 4, 0.25, 1, made.last, ()).cut == 0
+
+
+def test_a_warning_points_at_the_line_of_the_user() -> None:
+    theta = torch.zeros(2, requires_grad=True)
+    endless = mg.MLMCSum(float("inf"), 0.49, max_transitions=1)
+    for kernel, estimator in (
+        (mg.kernels.RWMH(_normal, 1e6), mg.Average(4)),
+        (_isir(1000.0), mg.Average(4)),
+        (mg.kernels.RWMH(_normal, 2.0), endless),
+    ):
+        gradient = mg.MarkovGradient(kernel, lambda x, *_: ((x - theta) ** 2).sum(1), estimator)
+        with pytest.warns(RuntimeWarning) as seen:
+            gradient.backward(torch.zeros(16, 2), torch.zeros(16), generator=rng())
+        assert len(seen) == 1
+        line = linecache.getline(seen[0].filename, seen[0].lineno)
+        assert line.strip().startswith("gradient.backward(")

@@ -38,7 +38,7 @@ def test_some_of_the_chains() -> None:
 
 def test_joined_plans_keep_their_chains() -> None:
     estimator = mg.MLMCSum(64)
-    plans = [estimator.plan_for(torch.tensor(levels)) for levels in ([0, 1], [5], [2, 0, 3])]
+    plans = [estimator.plan_for(torch.tensor(levels)) for levels in ([0, 1], [5], [0], [2, 0, 3])]
     whole, begin = joined(plans), 0
     for plan in plans:
         part = whole.select(slice(begin, begin + len(plan.levels)))

@@ -80,9 +80,8 @@ def warn_of(outcome: Outcome, plan: Plan) -> None:
     """
     transitions, chains = int(plan.longest.sum()), len(plan.levels)
     # A chain that evaluates no model, of a transition matrix, may well stay where it is.
-    proposed = transitions if outcome.evaluations else 0
-    if proposed >= _ENOUGH_TRANSITIONS and outcome.accepted == 0:
-        text = _INVALID if outcome.invalid >= proposed else _STUCK
+    if outcome.evaluations and transitions >= _ENOUGH_TRANSITIONS and outcome.accepted == 0:
+        text = _INVALID if outcome.invalid >= transitions else _STUCK
         warnings.warn(text, RuntimeWarning, stacklevel=4)
     elif chains >= _ENOUGH_CHAINS and 2 * outcome.collapsed > chains:
         warnings.warn(_COLLAPSED, RuntimeWarning, stacklevel=4)

@@ -193,3 +193,4 @@ def test_a_missing_package_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPa
     remedy = r"needs the package arviz_base; pip install 'mlmcgrad\[arviz\]'"
     with pytest.raises(ModuleNotFoundError, match=remedy):
         to_arviz(gradient, torch.zeros(2, dtype=torch.int64), length=4, generator=rng())
+    assert not hasattr(export, "DataTree")  # of xarray, which may be missing too

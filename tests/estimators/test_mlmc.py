@@ -90,12 +90,6 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
         mg.MLMC(4, **options)
 
 
-def test_options_are_given_by_name() -> None:
-    made: Any = mg.MLMC
-    with pytest.raises(TypeError, match="positional"):
-        made(4, Geometric(), "shared")
-
-
 def test_a_table_ends() -> None:
     mlmc = mg.MLMC(1000, Tabulated([0.5, 0.5]))
     assert mlmc.truncation_level(1) == 2
@@ -108,12 +102,14 @@ def test_the_longest_chain_may_be_the_shortest_level() -> None:
     assert mg.MLMC(8).longest() == 8
 
 
-@pytest.mark.parametrize("more", [("shared",), ("shared", 2)])
+@pytest.mark.parametrize("more", [("shared",), (2,), ("shared", 2)])
 def test_options_have_names(more: tuple[Any, ...]) -> None:
+    """`MLMC(T, law)`, and nothing more by position."""
+    assert mg.MLMC(8, Geometric(0.3)).levels == Geometric(0.3)
     with pytest.raises(TypeError, match="positional"):
         mg.MLMC(8, Geometric(), *more)
-    with pytest.raises(TypeError, match="positional"):
-        mg.MLMCSum(8, 0.5, *more)
+    named = mg.MLMC(8, assignment="shared", base=2)
+    assert (named.assignment, named.base) == ("shared", 2)
 
 
 def test_a_truncation_that_is_no_number_is_refused_at_once() -> None:

@@ -130,6 +130,8 @@ def test_defaults() -> None:
     assert _pilot(MALA, "Gaussian, 10", 1.0, steps=50).target == 0.574
     assert _pilot(RWMH, "Gaussian, 1", 1.0, steps=50).target == pytest.approx(0.44)
     assert _pilot(RWMH, "Gaussian, 10", 0.5, steps=50).target == pytest.approx(0.2546)
+    kernel, one = RWMH(TARGETS["Gaussian, 10"].log_density, 0.5), torch.zeros(1, 2, 5)
+    assert adaptation._default_target(kernel, one) == pytest.approx(0.2546)
 
 
 @BOTH
@@ -158,6 +160,17 @@ def test_dual_averaging_by_hand() -> None:
         now = adaptation._updated(now, 0.574 - a, math.log(10.0 * 0.5))
         sizes += [now.size, now.averaged]
     assert sizes == pytest.approx(_dual_averages(), abs=1e-14)
+
+
+def test_the_pilot_is_dual_averaging_from_the_crossing_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four steps adapt, by the acceptances of `_dual_averages`; the last one only measures."""
+    shares = iter((0.9, 0.2, 0.6, 0.5, 0.625))
+    monkeypatch.setattr(adaptation, "_crossing", lambda *_: math.log(0.5))
+    monkeypatch.setattr(adaptation, "probability", lambda r: torch.full_like(r, next(shares)))
+    pilot = _pilot(MALA, "Gaussian, 1", 2.0, steps=5)
+    # Shares may be rounded to single precision.
+    assert pilot.step_size == pytest.approx(2.0 * math.exp(_dual_averages()[-1]), rel=1e-5)
+    assert (pilot.acceptance, list(shares)) == (0.625, [])
 
 
 def test_the_order_of_magnitude_is_found_by_doubling() -> None:

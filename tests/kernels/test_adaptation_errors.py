@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels import MALA, RWMH, Finite, adapt
+from mlmcgrad.kernels import MALA, RWMH, Finite, adapt, adaptation
 from tests.chains import rng
 
 BOTH = pytest.mark.parametrize("kind", [RWMH, MALA])
@@ -78,3 +78,38 @@ def test_warns_of_a_pilot_that_was_too_short() -> None:
     """On the way to the mass large steps are right, once there they are all rejected."""
     with pytest.warns(RuntimeWarning, match=r"of 20 steps ended .* far from target = 0.574; raise"):
         adapt(MALA(_normal, 1.0), torch.full((64, 1000), 30.0), generator=rng(), steps=20)
+
+
+def _accept_with(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
+    """Let `adapt` believe that every step has this probability to be accepted."""
+    monkeypatch.setattr(adaptation, "_crossing", lambda *_: 0.0)
+    monkeypatch.setattr(adaptation, "probability", lambda ratio: torch.full_like(ratio, share))
+
+
+def test_how_far_from_its_target_a_pilot_may_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.125 away is near enough, 0.175 is not."""
+    _accept_with(monkeypatch, 0.375)
+    kernel, x0 = RWMH(_normal, 1.0), torch.zeros(4, 2)
+    for target in (0.25, 0.5):
+        assert adapt(kernel, x0, generator=rng(), target=target, steps=5).acceptance == 0.375
+    for target in (0.2, 0.55):
+        with pytest.warns(RuntimeWarning, match=rf"of 0.375, far from target = {target:.3f}") as w:
+            adapt(kernel, x0, generator=rng(), target=target, steps=5)
+        assert [warning.filename for warning in w] == [__file__]
+
+
+def test_how_often_a_chain_should_have_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To stay with 20 moves expected is no error yet, with 20.5 it is."""
+    _accept_with(monkeypatch, 0.5)
+
+    def spike(x: Tensor, free: Tensor) -> Tensor:
+        return torch.where((x == 0.0).all(1) | free, 0.0, -math.inf)
+
+    kernel, x0, free = RWMH(spike, 1.0), torch.zeros(4, 2), torch.zeros(4, dtype=torch.bool)
+    options: Any = {"generator": rng(), "target": 0.5}
+    assert torch.equal(adapt(kernel, x0, free, **options, steps=40).last, x0)
+    with pytest.raises(RuntimeError, match="no chain has left x0"):
+        adapt(kernel, x0, free, **options, steps=41)
+    free[2] = True  # one chain that moves is enough
+    moved = adapt(kernel, x0, free, **options, steps=41).last != x0
+    assert torch.equal(moved.all(1), free)

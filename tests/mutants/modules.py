@@ -38,7 +38,7 @@ TESTS = {
 _COMPILED = "kernels/_compiled"
 # Of these folders only the mathematics.
 _SOME = {
-    "": ("backward", "gradient", *_SMALL),
+    "": ("backward", "estimate", "gradient", *_SMALL),
     "distributed": ("deal", "shards", "spent"),
     "training": ("trainer",),
     "experiments/reproduce": ("claims", "compare", "curves"),

@@ -139,7 +139,8 @@ def differentiate(
     both = WeightedBackward(loss, (y,), divisor=len(y), parameters=parameters)
     used = c != 0.0
     served = used & (b <= _LARGEST_RATIO * c.abs())  # φ is served by the pass of θ
-    ratio = torch.where(served, b / c, 0.0).to(slopes.dtype)[:, None]
+    # Where it is not served, the ratio may be anything: the pass of φ puts its slope there.
+    ratio = (b / c).to(slopes.dtype)[:, None]
     for rows in _chunks(used, chunk):
         slopes[pick(draw, rows)] = pick(ratio, rows) * both.add_with_slopes(measure[rows])
     only_phi = WeightedBackward(loss, (y,), divisor=len(y), parameters=())

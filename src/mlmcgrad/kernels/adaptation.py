@@ -118,7 +118,7 @@ def adapt(
 
     def tried(log_factor: float) -> tuple[Any, float]:
         """The next state with this step size, and the mean probability to accept."""
-        sized = _sized(kernel, log_factor, compiled=False)
+        sized = _sized(kernel, log_factor)
         (noise,) = sized.noise(1, state.x, generator).unbind()
         after, _, (log_ratio, _) = sized.advance(state, noise, context)
         return after, probability(log_ratio).mean().item()
@@ -144,9 +144,9 @@ def adapt(
             f"target = {wanted:.3f}; raise steps, or start closer to where the density has its "
             "mass",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,  # 2 is the decorator
         )
-    adapted = _sized(kernel, found.averaged, compiled=kernel.compile)
+    adapted = _sized(kernel, found.averaged)
     return Adapted(adapted, acceptance, wanted, state.x)
 
 
@@ -182,9 +182,8 @@ def _crossing(acceptance: Callable[[float], float], target: float, kernel: MALA 
     raise RuntimeError((_ALWAYS if often else _NEVER).format(reached=reached))
 
 
-def _sized(kernel: K, log_factor: float, *, compiled: bool) -> K:
-    size = kernel.step_size * math.exp(log_factor)
-    return dataclasses.replace(kernel, step_size=size, compile=compiled)
+def _sized(kernel: K, log_factor: float) -> K:
+    return dataclasses.replace(kernel, step_size=kernel.step_size * math.exp(log_factor))
 
 
 def _default_target(kernel: MALA | RWMH, x0: Tensor) -> float:
