@@ -177,3 +177,15 @@ def test_every_erratum_cited_is_on_its_page() -> None:
     assert numbers == {str(n) for n in range(1, 11)}
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
     assert set(re.findall(r"erratum (\d+)", sources)) <= numbers
+
+
+def test_what_is_said_of_plans_is_what_was_measured() -> None:
+    page = (DOCS / "choose-length.md").read_text(encoding="utf-8")
+    table = (ROOT / "benchmarks" / "planner.md").read_text(encoding="utf-8")
+    found = [line for line in table.splitlines() if line.startswith(("Few", "Many"))]
+    assert len(found) == 2
+    assert all(f"- {line}\n" in page for line in found)
+    for kind, said in zip(("few", "many"), found, strict=True):
+        ratios = re.findall(rf"\| {kind} \| .*?` \| ([\d.]+) \|", table)
+        good = sum(float(ratio) <= 1.5 for ratio in ratios)
+        assert f": {good} of {len(ratios)} plans" in said
