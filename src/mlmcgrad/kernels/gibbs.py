@@ -181,6 +181,11 @@ class Gibbs(StepKernel[State]):
         return 1
 
 
+def binary_states(units: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """All states of some binary units, (2^units, units), for machines that can be enumerated."""
+    return (torch.arange(2**units)[:, None] >> torch.arange(units) & 1).to(dtype)
+
+
 def _described(value: object) -> str:
     """Dtype and shape of a tensor, or what it is instead."""
     if isinstance(value, Tensor):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.kernels import Gibbs
+from mlmcgrad.kernels.gibbs import binary_states
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,7 @@ class Boltzmann:
 
     def states(self) -> Tensor:
         """All visible states, (2^p, p)."""
-        p = len(self.visible)
-        return (torch.arange(2**p)[:, None] >> torch.arange(p) & 1).to(self.data.dtype)
+        return binary_states(len(self.visible), self.data.dtype)
 
     def law(self) -> Tensor:
         """p_θ(v) for all visible states, (2^p,)."""
@@ -72,8 +72,8 @@ class Boltzmann:
     def transition(self) -> Tensor:
         """Matrix of one Gibbs step between the visible states, (2^p, 2^p), by enumeration of h."""
         with torch.no_grad():
-            v, q = self.states(), len(self.hidden)
-            h = (torch.arange(2**q)[:, None] >> torch.arange(q) & 1).to(v.dtype)
+            v = self.states()
+            h = binary_states(len(self.hidden), v.dtype)
             down = torch.sigmoid(v @ self.weight + self.hidden)  # P(h_j = 1 | v)
             up = torch.sigmoid(h @ self.weight.T + self.visible)  # P(v_i = 1 | h)
             return _product(down, h) @ _product(up, v)  # (2^p, 2^q) times (2^q, 2^p)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.kernels import Gibbs
+from mlmcgrad.kernels.gibbs import binary_states
 
 
 class Hidden:
@@ -19,7 +20,7 @@ class Hidden:
     def __init__(self, machine: Gibbs, dtype: torch.dtype = torch.float64) -> None:
         weight, visible, hidden = (p.detach().to(dtype) for p in machine.parameters)
         cut = len(hidden) // 2
-        self.left, self.right = (_states(n, dtype) for n in (cut, len(hidden) - cut))
+        self.left, self.right = (binary_states(n, dtype) for n in (cut, len(hidden) - cut))
         inside = self.left @ weight[:, :cut].T + visible  # (2^r, p)
         self.inside = inside[:, None] + (self.right @ weight[:, cut:].T)[None]  # Wh + a
         bias = (self.left @ hidden[:cut])[:, None] + self.right @ hidden[cut:]
@@ -46,7 +47,3 @@ def log_likelihood(machine: Gibbs, data: Tensor) -> float:
     """Mean log p(v) of rows of data, in double precision."""
     double = Gibbs(*(parameter.detach().double() for parameter in machine.parameters))
     return float(-double.free_energy(data.double()).mean() - Hidden(double).log_partition)
-
-
-def _states(units: int, dtype: torch.dtype) -> Tensor:
-    return (torch.arange(2**units)[:, None] >> torch.arange(units) & 1).to(dtype)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from mlmcgrad.datasets import digits
 from mlmcgrad.experiments.boltzmann.settings import Data
+from mlmcgrad.kernels.gibbs import binary_states
 
 
 def pictures(name: Data) -> Tensor:
@@ -21,7 +22,7 @@ def bars_and_stripes(side: int) -> Tensor:
 
     Reference: Hinton, Sejnowski (1986); as in Schulz, Müller, Behnke (2010).
     """
-    colours = (torch.arange(2**side)[:, None] >> torch.arange(side) & 1).float()
+    colours = binary_states(side)
     stripes = colours[:, :, None].expand(-1, side, side)
     return torch.cat([stripes, stripes.transpose(1, 2)]).flatten(1)
 
