@@ -126,7 +126,7 @@ def test_differences_are_paired_and_taken_where_both_curves_are() -> None:
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(settings.EFFORT["smoke"], "bars", settings.Effort(4, 2, 1, 20))
+        patch.setitem(settings.EFFORT["smoke"], "bars", settings.Effort(4, 2, 20))
         options = ["boltzmann", "--preset", "smoke", "--data", "bars", "--jobs", "1"]
         assert main([*options, "--out", str(tmp_path)]) == 0
         said = capsys.readouterr().out

@@ -27,6 +27,7 @@ from mlmcgrad.experiments.boltzmann.settings import (
     EFFORT,
     HIDDEN,
     LABELS,
+    ONCE,
     SCALE,
     STEP_SIZE,
     Boltzmann,
@@ -50,7 +51,7 @@ def run(settings: Boltzmann, console: Console) -> dict[str, Any]:
         effort = EFFORT[settings.preset][data]
         for seed in range(effort.seeds):
             for method in LABELS:
-                if method != "average" or seed < effort.average_seeds:
+                if method != ONCE or seed == 0:
                     arguments[f"{data} {method} {seed}"] = {
                         "data": data,
                         "method": method,
