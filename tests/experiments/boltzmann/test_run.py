@@ -126,7 +126,7 @@ def test_differences_are_paired_and_taken_where_both_curves_are() -> None:
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(settings.EFFORT["smoke"], "bars", settings.Effort(4, 2, 20))
+        patch.setitem(settings.EFFORT["smoke"], "bars", settings.Effort(4, 2, 1, 20))
         options = ["boltzmann", "--preset", "smoke", "--data", "bars", "--jobs", "1"]
         assert main([*options, "--out", str(tmp_path)]) == 0
         said = capsys.readouterr().out
@@ -138,7 +138,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     expected = {"boltzmann.png", "boltzmann.svg", "samples.png", "samples.svg", "table.md"}
     assert expected | {"config.json", "metrics.jsonl", "summary.json"} <= names
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert set(summary["data"]["bars"]["methods"]) == set(settings.LABELS)
+    methods = summary["data"]["bars"]["methods"]
+    assert set(methods) == set(settings.LABELS)
+    seeds = {method: found["seeds"] for method, found in methods.items()}
+    assert (seeds["mlmc"], seeds["exact"], seeds["average"]) == (2, 1, 1)
     table = (tmp_path / "table.md").read_text()
     assert all(f"| {label} |" in table for label in settings.LABELS.values())
 

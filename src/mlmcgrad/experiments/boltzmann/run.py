@@ -24,6 +24,7 @@ from mlmcgrad.experiments.boltzmann.findings import summarise
 from mlmcgrad.experiments.boltzmann.methods import make
 from mlmcgrad.experiments.boltzmann.pictures import pictures
 from mlmcgrad.experiments.boltzmann.settings import (
+    BESIDE,
     EFFORT,
     HIDDEN,
     LABELS,
@@ -49,9 +50,10 @@ def run(settings: Boltzmann, console: Console) -> dict[str, Any]:
     arguments = {}
     for data in settings.data:
         effort = EFFORT[settings.preset][data]
+        seeds = {ONCE: 1, **dict.fromkeys(BESIDE, effort.few)}
         for seed in range(effort.seeds):
             for method in LABELS:
-                if method != ONCE or seed == 0:
+                if seed < seeds.get(method, effort.seeds):
                     arguments[f"{data} {method} {seed}"] = {
                         "data": data,
                         "method": method,
