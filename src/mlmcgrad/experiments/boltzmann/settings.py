@@ -50,7 +50,7 @@ class Effort:
 EFFORT: dict[Preset, dict[Data, Effort]] = {
     "smoke": {"bars": Effort(12, 2, 1, 40), "digits": Effort(6, 2, 2, 40)},
     "quick": {"bars": Effort(1_500, 3, 3), "digits": Effort(200, 2, 2)},
-    "full": {"bars": Effort(10_000, 10, 5), "digits": Effort(3_000, 5, 5)},
+    "full": {"bars": Effort(10_000, 10, 5), "digits": Effort(2_000, 5, 5)},
 }
 
 
