@@ -194,6 +194,8 @@ def test_leaves_of_a_graph_with_many_paths_are_found_at_once() -> None:
     for _ in range(60):  # 2^60 paths
         x = x + x
     assert [id(leaf) for leaf in leaves(x.sum())] == [id(p)]
+    assert [id(leaf) for leaf in leaves(p)] == [id(p)]  # itself
+    assert leaves(p.detach()) == ()
 
 
 def test_one_bad_gradient_among_good_ones_is_seen() -> None:

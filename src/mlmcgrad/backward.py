@@ -93,16 +93,22 @@ class WeightedBackward:
         self, measure: Measure, inputs: tuple[Tensor, ...], *, last: bool
     ) -> tuple[Tensor, ...]:
         with torch.enable_grad():
-            scalar = weighted_loss(self._loss, measure, self._context, self._divisor)
-        parameters = leaves(scalar) if self._fixed is None else self._fixed
+            values = losses(self._loss, measure, self._context)
+        parameters = leaves(values) if self._fixed is None else self._fixed
+        c = measure.coefficient.to(values.dtype)
+        # The sum itself needs no graph: its gradient in the values is c / divisor.
         gradients = torch.autograd.grad(
-            scalar, (*parameters, *inputs), retain_graph=self._shared or not last, allow_unused=True
+            values,
+            (*parameters, *inputs),
+            c * (1.0 / self._divisor),
+            retain_graph=self._shared or not last,
+            allow_unused=True,
         )
         for leaf, gradient in zip(parameters, gradients, strict=False):
             if gradient is not None:
                 # Not in place: autograd may return one tensor for several leaves.
                 self._sums[leaf] = self._sums[leaf] + gradient if leaf in self._sums else gradient
-        self.value += scalar.item()
+        self.value += ((c * values.detach()).sum() / self._divisor).item()
         self.count += len(measure)
         slopes = zip(inputs, gradients[len(parameters) :], strict=True)
         return tuple(torch.zeros_like(x) if slope is None else slope for x, slope in slopes)
@@ -112,6 +118,12 @@ def weighted_loss(
     loss: Callable[..., Tensor], measure: Measure, context: Context, divisor: int
 ) -> Tensor:
     """Σ_j c_j loss(x_j) / divisor, differentiable in the parameters."""
+    values = losses(loss, measure, context)
+    return (measure.coefficient.to(values.dtype) * values).sum() / divisor
+
+
+def losses(loss: Callable[..., Tensor], measure: Measure, context: Context) -> Tensor:
+    """loss(x_j) at the points of a measure, (points,), differentiable in the parameters."""
     points = measure.points
     version = points._version
     values = loss(points, *take(context, measure.owner))
@@ -123,7 +135,7 @@ def weighted_loss(
             "differentiate; set requires_grad=True on the parameters and compute the loss from "
             "them, without torch.no_grad() or .detach()"
         )
-    return (measure.coefficient.to(values.dtype) * values).sum() / divisor
+    return values
 
 
 def accumulate(parameters: Iterable[Tensor], gradients: Iterable[Tensor]) -> None:
@@ -136,10 +148,12 @@ def accumulate(parameters: Iterable[Tensor], gradients: Iterable[Tensor]) -> Non
             parameter.grad.add_(gradient)
 
 
-def leaves(scalar: Tensor) -> tuple[Tensor, ...]:
-    """The leaves that require a gradient in the graph of a scalar, in the order of a walk."""
+def leaves(values: Tensor) -> tuple[Tensor, ...]:
+    """The leaves that require a gradient in the graph of a tensor, in the order of a walk."""
+    if values.is_leaf:
+        return (values,) if values.requires_grad else ()
     variables: dict[Tensor, None] = {}
-    todo: list[Any] = [scalar.grad_fn] if scalar.grad_fn else []
+    todo: list[Any] = [values.grad_fn]
     seen = set(todo)
     while todo:
         node = todo.pop()
