@@ -238,6 +238,25 @@ def test_chains_are_as_long_as_the_options_say() -> None:
     assert len(set(shared.estimate.levels.tolist())) == 1
 
 
+def test_a_schedule_is_read_at_the_iteration() -> None:
+    """T_n = n of `br`: chains of n steps, and without n a message instead of a guess."""
+    objective = Objective(linear(), "br", candidates=2, truncation=mg.schedules.power(1.0, 1.0))
+    for n in (3, 7):
+        step = objective.backward(Y, n=n, generator=rng())
+        assert step.estimate.lengths.tolist() == [n]
+    with pytest.raises(TypeError, match="n must be given"):
+        objective.backward(Y, generator=rng())
+
+
+def test_chains_that_would_never_end_are_refused_before_they_are_planned() -> None:
+    with pytest.raises(ValueError, match=r"may ask for a chain of 1,099,511,627,776 transitions"):
+        Objective(linear(), "br", truncation=2**40).planned(1, None, rng())
+    many = Objective(linear(), "br", truncation=2**20)
+    assert many.planned(2, None, rng()).longest.tolist() == [2**20] * 2
+    with pytest.raises(ValueError, match="in all, beyond max_transitions"):
+        many.planned(2**20, None, rng())
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
