@@ -120,7 +120,7 @@ def test_the_order_of_the_shards_decides_no_digit() -> None:
     sizes = list(map(len, shards.rows))
     assert len(set(sizes)) > 1
     weights = torch.randn(SHARDS, 10_000, generator=torch.Generator().manual_seed(1))
-    parameter, found = torch.zeros(10_000), []
+    parameter, found = torch.zeros(10_000), list[Tensor]()
     for order in itertools.permutations(range(SHARDS)):
         same = Shards(tuple(shards.rows[i] for i in order), tuple(shards.plans[i] for i in order))
 

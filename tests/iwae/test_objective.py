@@ -316,7 +316,7 @@ class _Steep(nn.Module):
 
 def test_a_gradient_of_the_encoder_that_is_not_finite_is_refused() -> None:
     model = linear()
-    model.encoder = _Steep(model.encoder)  # type: ignore[assignment]
+    model.encoder = _Steep(model.encoder)
     with pytest.raises(FloatingPointError, match=r"1 entries that are NaN or infinite, out of 1,"):
         Objective(model, candidates=2).backward(Y, generator=rng())
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -75,7 +75,9 @@ def test_an_interrupted_gradient_leaves_everything_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("name", ["bound", "norm of the gradient"])
-def test_what_is_not_finite_ends_the_step_before_the_parameters_change(name: str) -> None:
+def test_what_is_not_finite_ends_the_step_before_the_parameters_change(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trainer = made()
     before, backward = copy.deepcopy(dict(trainer.model.state_dict())), trainer._backward
 
@@ -87,7 +89,7 @@ def test_what_is_not_finite_ends_the_step_before_the_parameters_change(name: str
             parameter.grad = torch.full_like(parameter, 3e38)
         return step
 
-    trainer._backward = spoiled  # type: ignore[method-assign]
+    monkeypatch.setattr(trainer, "_backward", spoiled)
     with pytest.raises(FloatingPointError, match=rf"^the {name} is -?inf$"):
         trainer.step()
     assert tiny.same(dict(trainer.model.state_dict()), before)
