@@ -144,6 +144,15 @@ def test_claims_are_those_of_the_results(dataset: str) -> None:
     quoted = [line for line in section.splitlines() if line.startswith(("| ", "- "))]
     assert len(quoted) > 10
     assert set(quoted) <= set(claims)
+    assert f"at commit {claims[2].partition('commit ')[2][:7]}" in section
+
+
+@pytest.mark.parametrize("page", ["results/paper.md", "reproduce.md"])
+def test_claims_are_counted(page: str) -> None:
+    said = re.findall(r"of\s+the\s+(\d+)\s+claims", _page(page))
+    for path in (ROOT / "results").glob("*/summary.json"):
+        (found,) = json.loads(path.read_text(encoding="utf-8"))["reproductions"]
+        assert said == [str(len(found["claims"]))]
 
 
 def test_every_command_named_can_be_given() -> None:

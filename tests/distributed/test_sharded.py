@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from torch import Tensor
 
 import mlmcgrad as mg
 from mlmcgrad import distributed
-from mlmcgrad.distributed.shards import Shards, drawing, planning
+from mlmcgrad.distributed.shards import Part, Shards, drawing, planning
 from mlmcgrad.store import Remembered
 from tests.distributed.processes import message, together
 
@@ -109,6 +111,30 @@ def test_shards_that_count_the_same_would_be_seen() -> None:
 def test_shards_that_draw_the_same_would_be_seen() -> None:
     found = computed(torch.float64)["gradient"]
     assert not torch.allclose(found, from_parts(True, one_seed=True), rtol=1e-3)
+
+
+def test_the_order_of_the_shards_decides_no_digit() -> None:
+    """A batch of 50, and 10⁴ float32: the same bits in any order of the sums."""
+    plan = mg.MLMC(16, assignment="balanced").plan(50, None, torch.Generator().manual_seed(0))
+    shards = Shards.of(plan, SHARDS)
+    sizes = list(map(len, shards.rows))
+    assert len(set(sizes)) > 1
+    weights = torch.randn(SHARDS, 10_000, generator=torch.Generator().manual_seed(1))
+    parameter, found = torch.zeros(10_000), list[Tensor]()
+    for order in itertools.permutations(range(SHARDS)):
+        same = Shards(tuple(shards.rows[i] for i in order), tuple(shards.plans[i] for i in order))
+
+        def part(number: int, order: tuple[int, ...] = order) -> Part:
+            return Part((weights[order[number]],), (0.0,), torch.zeros(0))
+
+        found += same.compute(part, [parameter], numbers=1, last=False).gradients
+    assert all(torch.equal(gradient, found[0]) for gradient in found)
+    shares = torch.tensor(sizes, dtype=torch.float64) / 50
+    torch.testing.assert_close(found[0].double(), shares @ weights.double(), rtol=1e-6, atol=1e-7)
+    # Shares that are rounded before they are added would not do.
+    terms = list(shares[:, None] * weights.double())
+    forth, back = (functools.reduce(torch.add, row) for row in (terms, terms[::-1]))
+    assert not torch.equal(forth.float(), back.float())
 
 
 def test_one_shard_is_the_plain_gradient() -> None:

@@ -30,7 +30,7 @@ TESTS = {
     "iwae": ("tests/iwae",),
     "diagnostics": ("tests/diagnostics",),
     "distributed": ("tests/distributed/test_[!p]*.py", "tests/training/test_sharded.py"),
-    "training": ("tests/training/test_trainer.py",),
+    "training": ("tests/training/test_trainer*.py",),
     "experiments/reproduce": ("tests/experiments/reproduce/test_c*.py",),
 }
 # Not planted: every change would be compiled anew, for 20 seconds; `tests/kernels/test_compiled.py`

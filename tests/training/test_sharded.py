@@ -88,18 +88,3 @@ def test_chains_go_on_from_their_own_states() -> None:
     last = sharded.backward(y, n=N, x0=Remembered(points, known)).estimate.last
     assert torch.equal(last[known], points[known])
     assert not torch.isclose(last[~known], points[~known]).all(1).any()
-
-
-def test_a_gradient_leaves_grad_alone_and_takes_a_plan() -> None:
-    objective, y = made(method="mlmc")
-    gradients, step = objective.gradient(y, generator=rng(3))
-    assert all(parameter.grad is None for parameter in objective.parameters)
-    assert step.bound == objective.backward(y, generator=rng(3)).bound
-    for parameter, gradient in zip(objective.parameters, gradients, strict=True):
-        assert parameter.grad is not None
-        assert torch.equal(parameter.grad, gradient)
-    plan = objective.planned(IMAGES, None, rng(4))
-    _, planned = objective.gradient(y, generator=rng(3), plan=plan)
-    assert torch.equal(planned.estimate.levels, plan.levels)
-    with pytest.raises(ValueError, match=r"plan must have a row for each of the 4 chains, got 11"):
-        objective.gradient(y[:4], generator=rng(3), plan=plan)

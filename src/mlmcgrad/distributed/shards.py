@@ -6,12 +6,15 @@ iteration n draws from a generator seeded by (seed, n, s). Processes share the s
 computes all of them one after the other, as many processes as shards one each. The plan of the
 lengths is drawn once for the whole batch, from (seed, n).
 
-Gradients are added in float64, each weighted by the chains of its shard: what is left of the order
-of the sums is mostly below the last digit of a float32.
+Gradients are added in float64, each times the number of chains of its shard, and the sum is divided
+at the end. Products of a float32 and a small integer are exact, and so are nearly all of their
+sums, in any order. Weights like 13/50 would not do: multiples of 1/50 lie halfway between two
+float32 so often that the order of the sums would decide which of them it is.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from operator import mul
@@ -123,7 +126,8 @@ class Shards:
             FloatingPointError: in some process something is not finite; all of them raise.
         """
         sizes = [parameter.numel() for parameter in parameters]
-        device, mine, shares = parameters[0].device, self.mine(), self.shares
+        device, mine = parameters[0].device, self.mine()
+        weights, divisor = self._weights() if mean else ([1] * len(self.rows), 1)
         cells = len(self.rows) * numbers
         flat = torch.zeros(sum(sizes) + cells + 1, dtype=torch.float64, device=device)
         *sums, table, failed = flat.split([*sizes, cells, 1])
@@ -137,7 +141,7 @@ class Shards:
                 failed.fill_(1.0)
                 break
             for total, gradient in zip(sums, done.gradients, strict=True):
-                total.add_(gradient.reshape(-1).to(device), alpha=shares[shard] if mean else 1.0)
+                total.add_(gradient.reshape(-1).to(device), alpha=weights[shard])
             row = slice(shard * numbers, (shard + 1) * numbers)
             table[row] = torch.tensor(done.numbers, dtype=torch.float64)
             ends[shard] = done.last
@@ -146,10 +150,16 @@ class Shards:
             raise error or FloatingPointError("it is in another process, whose message says what")
         pairs = zip(parameters, sums, strict=True)
         return Whole(
-            tuple(total.to(p.device, p.dtype).view_as(p) for p, total in pairs),
+            tuple((total / divisor).to(p.device, p.dtype).view_as(p) for p, total in pairs),
             tuple(map(tuple, table.view(-1, numbers).tolist())),
             self._together(ends) if last else flat.new_zeros(0),
         )
+
+    def _weights(self) -> tuple[list[int], int]:
+        """The shares as integers without a common factor, and what their sum is."""
+        counts = list(map(len, self.rows))
+        factor = math.gcd(*counts)
+        return [count // factor for count in counts], sum(counts) // factor
 
     def _together(self, ends: dict[int, Tensor]) -> Tensor:
         """The ends of all chains: every process fills in its own, and adds 0 to those of others."""

@@ -35,9 +35,10 @@ def decided(config: Config) -> Config:
     config = from_first(config)
     shards, batch, size = config.shards or 0, config.settings().batch_size, current().size
     if not size <= max(shards, 1) <= batch:
+        few, many = "start fewer processes, or another run with more shards", "use fewer shards"
         raise ValueError(
             f"shards must be from {size}, the number of processes, to {batch}, the batch_size, got "
-            f"{shards}; start fewer processes, or another run with other shards"
+            f"{shards}; {many if shards > batch else few}"
         )
     return config
 
