@@ -1,10 +1,13 @@
 """Is `plan.schedule` a good T_n? Trainings at equal evaluations, against fixed T and T_n = √n.
 
-On bars and stripes (exact likelihoods of a Boltzmann machine with 16 hidden units, Gibbs steps from
-the data) and on a mixed model (likelihood by quadrature, levels of importance sampling). A plan is
-made where a short training with single steps ends; its estimator is used with its schedule, with
-T = 1, 8, 32 and 128 and with √n. What counts is the log-likelihood of the averaged iterate when the
-evaluations are spent. `python -m benchmarks.schedule` writes schedule.md.
+On bars and stripes (exact likelihoods of a Boltzmann machine with 16 hidden units, six Gibbs chains
+from each picture, step size 0.1), with a small budget and a larger one, and on a mixed model
+(likelihood by quadrature, levels of importance sampling). The schedule starts with single steps and
+is planned when 5 % of the evaluations are spent and anew at 20 %, by pilots of 3 % of them each,
+which are counted. Fixed T and √n are those of the same estimator, the planned one; its T = 1 is a
+single step. What counts is the log-likelihood of the averaged iterate when the evaluations are
+spent.
+`python -m benchmarks.schedule` writes schedule.md.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,7 +27,8 @@ from torch import Tensor
 import mlmcgrad as mg
 from benchmarks.planner_problems import mixed_model
 from mlmcgrad import diagnostics, schedules
-from mlmcgrad.estimators import MLMC, Average, Estimator
+from mlmcgrad.diagnostics.truncations import Truncations
+from mlmcgrad.estimators import Average, Estimator
 from mlmcgrad.experiments.boltzmann.exact import log_likelihood
 from mlmcgrad.experiments.boltzmann.pictures import pictures
 from mlmcgrad.experiments.boltzmann.settings import HIDDEN, SCALE
@@ -32,6 +37,8 @@ from mlmcgrad.runs.pool import one_thread
 
 FIXED = (1, 8, 32, 128)
 _LATE = 3.0  # η of the averages, as in `mlmcgrad boltzmann`
+_WHEN = (0.05, 0.2)  # shares of the evaluations after which a plan is made
+_PILOT = 0.03  # share of them that each may spend
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,91 +47,101 @@ class Training:
 
     gradient: mg.MarkovGradient
     parameters: list[Tensor]
-    start: Callable[[torch.Generator], tuple[Tensor | None, tuple[Tensor, ...]]]
+    x0: Tensor | None
+    context: tuple[Tensor, ...]
     exact_part: Callable[[], None]  # adds what needs no chain to `.grad`
+    whole: mg.MarkovGradient  # with that part in its loss, for plans
+    data: tuple[Tensor, ...]  # its context
     quality: Callable[[list[Tensor]], float]
-    step_size: float
     budget: float  # evaluations
+    step_size: float = 0.1
 
-    def run(self, estimator: Estimator, budget: float, rng: torch.Generator) -> float:
-        """Train, and return the quality of the averaged iterate."""
-        gradient = dataclasses.replace(self.gradient, estimator=estimator)
+    def run(
+        self, estimator: Estimator | None, rng: torch.Generator
+    ) -> tuple[float, list[diagnostics.Choice]]:
+        """Train, by plans if there is no estimator: the averaged iterate's quality, and plans."""
+        gradient = dataclasses.replace(self.gradient, estimator=estimator or Average(1))
         optimizer = torch.optim.SGD(self.parameters, lr=self.step_size)
         mean = [p.detach().clone() for p in self.parameters]
-        n, spent = 0, 0
-        while spent < budget:
+        n, spent, plans = 0, 0, list[diagnostics.Choice]()
+        while spent < self.budget:
+            made = len(plans)
+            if estimator is None and made < len(_WHEN) and spent >= _WHEN[made] * self.budget:
+                plans.append(self.plan(n, plans[-1].schedule if plans else None, rng))
+                spent += plans[-1].decay.pilot.evaluations
+                gradient = dataclasses.replace(gradient, estimator=plans[-1].scheduled)
             n += 1
             optimizer.zero_grad()
             self.exact_part()
-            x0, context = self.start(rng)
-            spent += gradient.backward(x0, *context, n=n, generator=rng).evaluations
+            spent += gradient.backward(self.x0, *self.context, n=n, generator=rng).evaluations
             optimizer.step()
             for m, p in zip(mean, self.parameters, strict=True):
                 m.lerp_(p.detach(), (_LATE + 1.0) / (n + _LATE))
-        return self.quality(mean)
+        return self.quality(mean), plans
+
+    def plan(self, n: int, after: Truncations | None, rng: torch.Generator) -> diagnostics.Choice:
+        """For simulations of eight steps on average."""
+        chains = self.whole.kernel.chains(self.x0, self.data)
+        return diagnostics.plan(
+            self.whole,
+            self.x0,
+            *self.data,
+            budget=self.budget,
+            simulations=int(self.budget / 8) // chains * chains,
+            iteration=n,
+            after=after,
+            share=_PILOT,
+            generator=rng,
+        )
 
 
-def boltzmann(seed: int) -> Training:
-    """Bars and stripes, 200 chains."""
-    rows, chains = pictures("bars"), 200
+def boltzmann(seed: int, steps: float) -> Training:
+    """Bars and stripes, 192 chains."""
+    pictured = pictures("bars")
+    rows = pictured.repeat(6, 1)
     machine = Gibbs.of_size(
         rows.shape[1], HIDDEN, scale=SCALE, generator=torch.Generator().manual_seed(seed)
     )
 
-    def start(rng: torch.Generator) -> tuple[Tensor, tuple[Tensor, ...]]:
-        return rows[torch.randint(len(rows), (chains,), generator=rng)], ()
+    def loss(v: Tensor, data: Tensor) -> Tensor:
+        return machine.free_energy(data) - machine.free_energy(v)
 
     return Training(
         mg.MarkovGradient(
             machine, machine.loss, Average(1), parameters=machine.parameters, chunk=2**13
         ),
         list(machine.parameters),
-        start,
-        lambda: machine.free_energy(rows).mean().backward(),
-        lambda mean: len(rows) * log_likelihood(Gibbs(*mean), rows),
-        0.1,
-        6e3 * chains,
+        rows,
+        (),
+        lambda: machine.free_energy(pictured).mean().backward(),
+        mg.MarkovGradient(machine, loss, Average(1), parameters=machine.parameters),
+        (rows,),
+        lambda mean: len(pictured) * log_likelihood(Gibbs(*mean), pictured),
+        steps * len(rows),
     )
 
 
 def mixed(seed: int) -> Training:
     """Logistic regression with a random intercept of 24 groups."""
     model = mixed_model(start=(0.0, 0.0, 0.0))
-
-    def start(rng: torch.Generator) -> tuple[None, tuple[Tensor, ...]]:
-        return None, model.context
-
     return Training(
         model.gradient,
         [model.theta],
-        start,
+        None,
+        model.context,
         lambda: None,
+        model.gradient,
+        model.context,
         lambda mean: len(model.context[0]) * model.log_likelihood(mean[0]),
-        0.1,
         1.5e5,
     )
 
 
 PROBLEMS: dict[str, tuple[Callable[[int], Training], int]] = {
-    "bars and stripes": (boltzmann, 5),
-    "mixed model": (mixed, 8),
+    "bars and stripes, 6000 Gibbs steps a chain": (partial(boltzmann, steps=6e3), 3),
+    "bars and stripes, 20 000 Gibbs steps a chain": (partial(boltzmann, steps=2e4), 3),
+    "mixed model, 150 000 evaluations": (mixed, 8),
 }
-
-
-def planned(make: Callable[[int], Training], seed: int) -> diagnostics.Choice:
-    """A plan where a short training ends."""
-    task, rng = make(seed), torch.Generator().manual_seed(10_000 + seed)
-    task.run(Average(1), 0.05 * task.budget, rng)
-    x0, context = task.start(rng)
-    chains = task.gradient.kernel.chains(x0, context)
-    return diagnostics.plan(
-        task.gradient,
-        x0,
-        *context,
-        budget=task.budget,
-        simulations=int(task.budget / 8) // chains * chains,
-        generator=rng,
-    )
 
 
 def compare(name: str) -> tuple[str, dict[str, list[float]]]:
@@ -133,23 +150,20 @@ def compare(name: str) -> tuple[str, dict[str, list[float]]]:
     found: dict[str, list[float]] = {}
     words = ""
     for seed in range(seeds):
-        choice = planned(make, seed)
-        family = choice.multi.estimator if choice.multi is not None else MLMC(2)
-        words = words or f"{diagnostics.describe(family)}; {choice.schedule}"
-        methods: dict[str, Estimator] = {
-            "plan.schedule": choice.scheduled,
-            **{f"T = {t}": _with(family, float(t)) for t in FIXED},
-            "T = √n": _with(family, schedules.power(1.0, 0.5)),
-        }
-        for label, estimator in methods.items():
-            task = make(seed)
-            rng = torch.Generator().manual_seed(seed)
-            found.setdefault(label, []).append(task.run(estimator, task.budget, rng))
+        quality, plans = make(seed).run(None, torch.Generator().manual_seed(seed))
+        family = plans[-1].scheduled
+        words = words or f"{type(family).__name__}, " + "; then ".join(
+            str(p.schedule) for p in plans
+        )
+        found.setdefault("plan.schedule", []).append(quality)
+        others: dict[str, float | schedules.Schedule] = {f"T = {t}": float(t) for t in FIXED}
+        for label, truncation in {**others, "T = √n": schedules.power(1.0, 0.5)}.items():
+            field = "length" if isinstance(family, Average) else "truncation"
+            fixed = dataclasses.replace(family, **{field: truncation})  # type: ignore[type-var]
+            quality, _ = make(seed).run(fixed, torch.Generator().manual_seed(seed))
+            found.setdefault(label, []).append(quality)
+        print(name, seed, {label: round(each[-1], 3) for label, each in found.items()}, flush=True)
     return words, found
-
-
-def _with(family: Estimator, truncation: float | schedules.Schedule) -> Estimator:
-    return dataclasses.replace(family, truncation=truncation)  # type: ignore[type-var]
 
 
 def markdown(name: str, words: str, found: dict[str, list[float]]) -> str:
