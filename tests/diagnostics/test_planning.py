@@ -134,10 +134,19 @@ def test_schedule_begins_short_and_is_an_estimator_too() -> None:
 
 
 def test_schedule_of_a_plain_average() -> None:
-    choice = planned(finite(4, 0), 1e6, None)
+    known, rng = finite(4, 0), torch.Generator().manual_seed(7)
+    choice = diagnostics.plan(known.gradient, known.x0, budget=1e6, iteration=0, generator=rng)
     estimator = choice.scheduled
     assert isinstance(estimator, Average)
     assert estimator.expected_length(1) <= estimator.expected_length(10**6)
+
+
+def test_a_schedule_is_multilevel_where_iterations_count_though_long_chains_are_best() -> None:
+    choice = planned(finite(4, 0), 1e6, None)
+    assert not choice.multilevel
+    assert choice.estimator.expected_length() > 1e4
+    assert isinstance(choice.scheduled, (MLMC, MLMCSum))
+    assert choice.scheduled.expected_length(10**6) < 100.0
 
 
 def test_no_step_moved_is_a_warning() -> None:
