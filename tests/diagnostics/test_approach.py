@@ -23,7 +23,7 @@ def made(
     for j in range(highest + 1):
         steps = rng.standard_normal((count, j + 1, 1)) * noise
         groups.append(Group(torch.from_numpy(np.array(bias)[: j + 1, None] + steps), 2.0**j, 1.0))
-    return Pilot(tuple(groups), 0, 1.0, nested=nested, paired=False)
+    return Pilot(tuple(groups), 0, 1.0, nested=nested)
 
 
 def shapes(time: float, levels: int) -> list[float]:

@@ -27,7 +27,7 @@ def autoregressive(time: float, highest: int, count: int = 4000) -> Pilot:
         sums = np.cumsum(np.stack(steps, 1), 1)
         h = np.stack([sums[:, 2**level - 1] / 2**level for level in range(j + 1)], 1)
         groups.append(Group(torch.from_numpy(h[:, :, None]), 2.0**j, 1.0))
-    return Pilot(tuple(groups), 0, 1.0, nested=False, paired=False)
+    return Pilot(tuple(groups), 0, 1.0, nested=False)
 
 
 @pytest.mark.parametrize("time", [1.0, 5.0])
@@ -90,7 +90,7 @@ def test_a_slow_chain_is_not_taken_for_a_fast_one() -> None:
 
 def test_a_constant_has_no_variance() -> None:
     x = torch.ones(20, 1, 1, dtype=torch.float64)
-    found = Decay(Pilot((Group(x, 1.0, 1.0),), 20, 1.0, nested=False, paired=False))
+    found = Decay(Pilot((Group(x, 1.0, 1.0),), 20, 1.0, nested=False))
     assert found.time == 0.1
     assert float(found.covariance(3).abs().max()) == 0.0
 

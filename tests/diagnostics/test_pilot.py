@@ -120,14 +120,45 @@ def test_rows_are_paired_so_that_their_differences_are_no_noise() -> None:
     assert abs(variance - 1.0) < Z * math.sqrt(4.0 / found.count(0))
     # The mean over rows of E[H]² is 20000/3, though the mean of all is 0.
     assert float(found.products(0)[0, 0]) == pytest.approx(20000.0 / 3.0, rel=0.1)
-    alone = replace(found, paired=False)
+    alone = replace(found, rows=1)
     assert float(alone.covariance(0)[0, 0]) > 1000.0
 
 
 def test_kurtosis_of_rare_large_values() -> None:
     x = torch.zeros(1000, 1, 1, dtype=torch.float64)
     x[0] = 1.0
-    found = Pilot((Group(x, 1.0, 1.0),), 1000, 1.0, nested=False, paired=False)
+    found = Pilot((Group(x, 1.0, 1.0),), 1000, 1.0, nested=False)
     assert found.kurtosis == pytest.approx(1000.0, rel=0.01)
-    constant = Pilot((Group(0.0 * x, 1.0, 1.0),), 1000, 1.0, nested=False, paired=False)
+    constant = Pilot((Group(0.0 * x, 1.0, 1.0),), 1000, 1.0, nested=False)
     assert constant.kurtosis == 3.0
+
+
+def _rows(centres: torch.Tensor, evaluations: float, seed: int) -> Pilot:
+    """H^{(p)} of independent normal draws about the centre of each row."""
+    theta = torch.zeros(centres.shape[1], dtype=torch.float64, requires_grad=True)
+    kernel = mg.kernels.FromStep(
+        lambda x, c, generator: c + torch.randn(x.shape, dtype=x.dtype, generator=generator)
+    )
+    gradient = mg.MarkovGradient(kernel, lambda x, _: x @ theta, mg.MLMC(2), parameters=[theta])
+    rng = torch.Generator().manual_seed(seed)
+    return pilot(gradient, centres, centres, evaluations=evaluations, generator=rng)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_the_squared_mean_is_unbiased(rows: int) -> None:
+    """Fewer rows than simulations, and more; 200 pilots of 100 evaluations."""
+    rng = torch.Generator().manual_seed(9)
+    spread = torch.randn(rows, 2, dtype=torch.float64, generator=rng)
+    centres = 2.0 * (spread - spread.mean(0)) + torch.tensor([0.06, -0.08], dtype=torch.float64)
+    pilots = [
+        _rows(centres[torch.randperm(rows, generator=rng)], 100.0, seed) for seed in range(200)
+    ]
+    for level in range(pilots[0].highest + 1):
+        found = torch.tensor([p.mean_square(level) for p in pilots])
+        error = Z * float(found.std()) / math.sqrt(len(found))
+        assert abs(float(found.mean()) - 0.01) < error, level
+        # The planted bug: the square of a mean has its noise in it.
+        means = torch.stack(
+            [torch.cat([g.estimates[:, level] for g in p.groups[level:]]).mean(0) for p in pilots]
+        )
+        assert float(means.square().sum(1).mean()) - 0.01 > error, level

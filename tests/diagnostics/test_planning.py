@@ -126,7 +126,7 @@ def test_schedule_begins_short_and_is_an_estimator_too() -> None:
     assert isinstance(choice.schedule, Truncations)
     first, last = choice.schedule(1), choice.schedule(10**9)
     assert first < last
-    assert last == choice.family[-1][0]
+    assert last == choice.family[-1].truncation
     estimator = choice.scheduled
     assert isinstance(estimator, (MLMC, MLMCSum))
     assert estimator.longest(1) <= first
@@ -134,10 +134,19 @@ def test_schedule_begins_short_and_is_an_estimator_too() -> None:
 
 
 def test_schedule_of_a_plain_average() -> None:
-    choice = planned(finite(4, 0), 1e6, None)
+    known, rng = finite(4, 0), torch.Generator().manual_seed(7)
+    choice = diagnostics.plan(known.gradient, known.x0, budget=1e6, iteration=0, generator=rng)
     estimator = choice.scheduled
     assert isinstance(estimator, Average)
     assert estimator.expected_length(1) <= estimator.expected_length(10**6)
+
+
+def test_a_schedule_is_multilevel_where_iterations_count_though_long_chains_are_best() -> None:
+    choice = planned(finite(4, 0), 1e6, None)
+    assert not choice.multilevel
+    assert choice.estimator.expected_length() > 1e4
+    assert isinstance(choice.scheduled, (MLMC, MLMCSum))
+    assert choice.scheduled.expected_length(10**6) < 100.0
 
 
 def test_no_step_moved_is_a_warning() -> None:
@@ -206,3 +215,27 @@ def test_descriptions_are_what_one_would_write() -> None:
     assert describe(MLMC(64, base=4)) == "MLMC(64, base=4)"
     assert describe(MLMCSum(128)) == "MLMCSum(128)"
     assert describe(MLMCSum(128, 0.35)) == "MLMCSum(128, 0.35)"
+
+
+def test_a_schedule_does_not_go_below_an_earlier_one() -> None:
+    known = finite(20, 2)
+    rng = torch.Generator().manual_seed(7)
+    first = Truncations(((1, 2.0), (3, 16.0)))
+    choice = diagnostics.plan(
+        known.gradient, known.x0, budget=1e6, simulations=100_000, after=first, generator=rng
+    )
+    alone = planned(known, 1e6, 100_000)
+    for n in (1, 2, 3, 10, 1000, 10**6):
+        assert choice.schedule(n) == max(first(n), alone.schedule(n))
+
+
+def test_a_training_with_a_long_way_to_go_has_short_chains() -> None:
+    """The finite chain's loss has its whole gradient."""
+    known = finite(20, 2)
+    rng = torch.Generator().manual_seed(7)
+    arguments = {"budget": 1e6, "simulations": 100_000, "generator": rng}
+    without = diagnostics.plan(known.gradient, known.x0, iteration=0, **arguments)  # type: ignore[arg-type]
+    late = diagnostics.plan(known.gradient, known.x0, iteration=1000, **arguments)  # type: ignore[arg-type]
+    assert late.schedule(1000) < without.schedule(1000)
+    with pytest.raises(ValueError, match="iteration must be an integer ≥ 0, got -1"):
+        diagnostics.plan(known.gradient, known.x0, iteration=-1, **arguments)  # type: ignore[arg-type]

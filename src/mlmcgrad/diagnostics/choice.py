@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from mlmcgrad.diagnostics.decay import Decay
 from mlmcgrad.diagnostics.predicted import Predicted
-from mlmcgrad.diagnostics.truncations import Truncations, crossover, truncations
+from mlmcgrad.diagnostics.truncations import Rung, Truncations, crossover, truncations
 from mlmcgrad.estimators import Average, Estimator
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _ALONE = 0.5  # share of one weight
 _KNOWN = 0.25  # relative error within which a prediction is said to be known
 _LEFT = 30.0  # by how much a squared bias after a burn-in may be off
 _ROWS = 6
+_LEVELS = 32  # more than any candidate has
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Choice:
         simulations: among how many of them it is divided at least.
         chains: simulations of an iteration, the rows of x0; for `schedule`.
         decay: bias and differences of levels, from the pilot.
+        iteration: of the training at which the plan was made; for `schedule`.
+        after: T_n of an earlier plan, below which `schedule` does not go.
     """
 
     candidates: tuple[Predicted, ...]
@@ -48,6 +51,8 @@ class Choice:
     simulations: int
     chains: int
     decay: Decay
+    iteration: int = 1
+    after: Truncations | None = None
 
     @property
     def best(self) -> Predicted:
@@ -105,31 +110,36 @@ class Choice:
     @cached_property
     def schedule(self) -> Truncations:
         """T_n for a training whose iterations have `chains` simulations each."""
-        return truncations(self.family, self.chains)
+        found = truncations(self.family, self.chains, self.iteration)
+        return found if self.after is None else found.longer(self.after)
 
     @property
     def scheduled(self) -> Estimator:
-        """The estimator with the schedule in place of its length."""
-        field = "truncation" if self.multilevel else "length"
-        fixed = {} if self.multilevel else {"burn_in": 0.0}
-        return dataclasses.replace(self.estimator, **{field: self.schedule}, **fixed)  # type: ignore[type-var]
+        """The estimator of the family with the schedule in place of its length."""
+        return _with(self.family[-1].predicted.estimator, self.schedule)
 
-    @property
-    def family(self) -> list[tuple[float, Predicted]]:
-        """Estimators that differ from the best one in T only, from the shortest, with their T."""
-        best, found = self.estimator, []
-        for each in self.candidates:
-            name = "truncation" if self.multilevel else "length"
-            length = getattr(each.estimator, name, None)
-            if length is None or type(each.estimator) is not type(best):
-                continue
-            same = {"burn_in": 0.0} if not self.multilevel else {}
-            if dataclasses.replace(best, **{name: length}, **same) == each.estimator:  # type: ignore[type-var]
-                found.append((float(length), each))
-        if self.multilevel:  # the shortest of the family is its base alone
-            base = Average(getattr(best, "base", 1))
-            found += [(float(base.length), c) for c in self.candidates if c.estimator == base]  # type: ignore[arg-type]
-        return sorted(found, key=lambda pair: pair[0])
+    @cached_property
+    def family(self) -> list[Rung]:
+        """Estimators that differ in T only, from a single step on, for the schedule.
+
+        Of those that begin with a single step it is the best one for the budget, in which the way
+        that a training has to go counts like variance, see `truncations`.
+        """
+        left = self.chains * self.iteration * self.decay.mean_square(0)
+        known = {
+            c.estimator: c
+            for c in self.candidates
+            if getattr(c.estimator, "base", 1) == 1 and not getattr(c.estimator, "burn_in", 0)
+        }
+        best = min(
+            known.values(), key=lambda c: c.bias.value + c.cost * (c.variance + left) / self.budget
+        )
+        every = [Average(1), *(_with(best.estimator, 2**level) for level in range(1, _LEVELS))]
+        return [
+            Rung(float(each.longest()), known[each], self.decay.mean_square(level))
+            for level, each in enumerate(every)
+            if each in known
+        ]
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -223,6 +233,13 @@ class Choice:
         if self.crossover == math.inf:
             return "No budget would change that."
         return f"{words} {self.crossover:.2g} evaluations on."
+
+
+def _with(estimator: Estimator, truncation: float | Truncations) -> Estimator:
+    """The same with another truncation, or length and no burn-in."""
+    if isinstance(estimator, Average):
+        return Average(truncation)
+    return dataclasses.replace(estimator, truncation=truncation)  # type: ignore[type-var]
 
 
 def describe(estimator: Estimator) -> str:

@@ -59,6 +59,10 @@ class Decay:
         scale = torch.tensor([2.0 ** min(0, self.highest - m) for m in range(level + 1)]).double()
         return known[place][:, place] * scale * scale[:, None]
 
+    def mean_square(self, level: int) -> float:
+        """‖E[H^{(2^level)}]‖², at least 0; beyond the pilot that of its longest simulations."""
+        return max(0.0, self.pilot.mean_square(min(level, self.highest)))
+
     @property
     def mixes(self) -> bool:
         """Whether the longest simulations are probably longer than what the chain remembers."""

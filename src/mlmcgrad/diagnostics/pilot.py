@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mlmcgrad.diagnostics.prefixes import Group, Source
+from mlmcgrad.diagnostics.prefixes import Group, Source, in_turn
 from mlmcgrad.gradient import MarkovGradient
 from mlmcgrad.kernels import Importance
 from mlmcgrad.kernels.base import Start
@@ -40,15 +40,20 @@ class Pilot:
         acceptance: share of the steps of the longest simulations that moved.
         nested: whether shorter lengths are groups of a longer simulation, as in importance
             sampling, and not its beginning.
-        paired: whether there are several rows, so that two simulations after another are of one
-            row: what differs between rows is no noise.
+        rows: of the data; if there are several, two simulations after another are of one row:
+            what differs between rows is no noise.
     """
 
     groups: tuple[Group, ...]
     evaluations: int
     acceptance: float
     nested: bool
-    paired: bool
+    rows: int = 1
+
+    @property
+    def paired(self) -> bool:
+        """Whether simulations come in pairs of one row."""
+        return self.rows > 1
 
     @property
     def highest(self) -> int:
@@ -125,6 +130,26 @@ class Pilot:
             x = (x[0::2] + x[1::2]) / 2.0
         return x.mean(0), float(x.var(0).sum()) / len(x)
 
+    def mean_square(self, level: int) -> float:
+        """‖E[H^{(2^level)}]‖², the mean over all rows; unbiased, so that it may be below 0.
+
+        Products of different simulations have no noise in their mean. Couples of one row and of
+        two rows count by their shares in all rows² couples, whatever they are in the sample.
+        """
+        h = torch.cat([group.estimates[:, level] for group in self.groups[level:]])
+        if not self.paired:
+            return _crossed(h) / (len(h) * (len(h) - 1))
+        first, second = h[0::2], h[1::2]
+        within = float((first * second).sum()) / len(first)  # mean over the rows of ‖E[H]‖²
+        drawn = [
+            in_turn(j, len(group.estimates), self.rows)[0::2]
+            for j, group in enumerate(self.groups[level:], level)
+        ]
+        often = torch.bincount(torch.cat(drawn))
+        same, couples = int((often * (often - 1)).sum()), len(first) * (len(first) - 1)
+        between = (_crossed((first + second) / 2.0) - within * same) / (couples - same)
+        return within / self.rows + between * (1.0 - 1.0 / self.rows)
+
     def difference(self, level: int) -> Tensor:
         """H^{(2^l)} − H^{(2^{l−1})}, of all simulations that are long enough, (simulations, d)."""
         every = [group.estimates for group in self.groups[level:]]
@@ -184,12 +209,17 @@ def pilot(
         moved = group.moved
         report((level + 1) / (highest + 1))
     nested = isinstance(gradient.kernel, Importance)
-    return Pilot(tuple(groups), int(spent), moved, nested, paired=source.rows > 1)
+    return Pilot(tuple(groups), int(spent), moved, nested, source.rows)
 
 
 def _differences(h: Tensor) -> Tensor:
     """Of neighbouring lengths, the first as it is."""
     return torch.diff(h, dim=1, prepend=torch.zeros_like(h[:, :1]))
+
+
+def _crossed(x: Tensor) -> float:
+    """Σ_{i≠j} ⟨x_i, x_j⟩."""
+    return float(x.sum(0).square().sum() - x.square().sum())
 
 
 def _price(level: int) -> int:

@@ -25,6 +25,7 @@ from mlmcgrad.diagnostics.decay import Decay
 from mlmcgrad.diagnostics.per_chain import chain_gradients
 from mlmcgrad.diagnostics.pilot import pilot
 from mlmcgrad.diagnostics.predicted import Cost, Predicted, predict
+from mlmcgrad.diagnostics.truncations import Truncations
 from mlmcgrad.estimators import MLMC, Average, Estimator, MLMCSum
 from mlmcgrad.gradient import MarkovGradient
 from mlmcgrad.kernels.base import Start, take
@@ -47,6 +48,8 @@ def plan(
     budget: float | None = None,
     accuracy: float | None = None,
     simulations: int | None = None,
+    iteration: int = 1,
+    after: Truncations | None = None,
     generator: torch.Generator,
     share: float = 0.05,
     report: Callable[[float], None] = lambda share: None,
@@ -62,6 +65,11 @@ def plan(
         accuracy: or the root mean squared error that shall be reached, as cheaply as possible.
         simulations: among how many the budget is divided at least, for example chains ×
             iterations of a training. By default the rows of x0, and not less than 8.
+        iteration: of the training at which the plan is made, for its `schedule`, whose loss has
+            to have the whole gradient for it: F(data) − F(x) and not only −F(x). 0 leaves out how
+            far the training has to go, so that T rises when the bias begins to show in the noise.
+        after: the schedule of an earlier plan of this training, below which the new one does not
+            go: chains mix more slowly as a training goes on, and pilots are noisy.
         generator: source of all randomness.
         share: of the budget that the pilot may spend; of 10^6 evaluations for an accuracy.
         report: called with the share of the pilot that is done.
@@ -85,6 +93,7 @@ def plan(
         if value is not None:
             positive(value, name)
     fraction(share, "share")
+    whole(iteration, "iteration", least=0)
     rows = gradient.kernel.chains(x0, context)
     among = max(_FEWEST, rows) if simulations is None else whole(simulations, "simulations")
     cost = simulation_cost(gradient, x0, context, generator)
@@ -109,7 +118,7 @@ def plan(
         budget = _needed(candidates, accuracy, among)
         candidates = [c for c in candidates if c.cost * among <= budget]
     candidates.sort(key=lambda candidate: candidate.error(budget))
-    return Choice(tuple(candidates), float(budget), among, max(1, rows), decay)
+    return Choice(tuple(candidates), float(budget), among, max(1, rows), decay, iteration, after)
 
 
 def _needed(candidates: list[Predicted], accuracy: float, simulations: int) -> float:

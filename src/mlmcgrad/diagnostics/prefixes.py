@@ -59,14 +59,13 @@ class Source:
     def draw(self, level: int, count: int) -> Group:
         """Simulations of the length 2^level."""
         rows = self.rows
-        # Other rows for other lengths, where there are more rows than simulations.
-        each_row = torch.randperm(rows, generator=torch.Generator().manual_seed(level))
+        each_row = in_turn(level, count, rows)
         parameters = sum(p.numel() for p in required_parameters(self.gradient))
         sketch = Sketch(parameters)
         at_once = max(1, _NUMBERS // (parameters * (level + 2)))
         each, spent, moved, largest = [], 0, 0.0, 0.0
         for begin in range(0, count, at_once):
-            index = each_row[torch.arange(begin, min(count, begin + at_once)) // 2 % rows]
+            index = each_row[begin : begin + at_once]
             (x0,) = take((self.x0,), index)
             one = _importance if isinstance(self.gradient.kernel, Importance) else _chain
             found, evaluations, accepted, weight = one(
@@ -77,6 +76,15 @@ class Source:
             largest += weight
         steps = count * 2**level
         return Group(torch.cat(each), max(spent, steps) / count, moved / steps, largest / count)
+
+
+def in_turn(level: int, count: int, rows: int) -> Tensor:
+    """Rows of simulations of the length 2^level, (count,): two of a row after another.
+
+    Other rows for other lengths, where there are more rows than simulations.
+    """
+    order = torch.randperm(rows, generator=torch.Generator().manual_seed(level))
+    return order[torch.arange(count) // 2 % rows]
 
 
 def _chain(

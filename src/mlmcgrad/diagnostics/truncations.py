@@ -1,12 +1,20 @@
 """T_n of a training, from a plan: cheap at first, long when the bias begins to matter.
 
-After B evaluations a gradient that was averaged over all of them would have the mean squared error
-bias² + work × variance / B. Of two truncations the longer one, with less bias and more work ×
-variance, is the better from
+With a truncation s a training goes to where the mean of its estimator is 0, and there the gradient
+is what the bias is. How far it has come says the mean itself: m_s = ‖E[Ĥ_s]‖² where the plan is
+made, at iteration n_0, and m_s n_0 / n later, as for step sizes that are constant. After n
+iterations of N chains the squared error is
 
-    B* = (WV_long − WV_short) / (bias²_short − bias²_long)
+    bias_s² + (variance_s / N + m_s n_0) / n,
 
-on, so T_n goes up the lower envelope of these lines, B being the evaluations so far.
+noise being averaged over all of them. A longer truncation l has, for the same evaluations, only
+n cost_s / cost_l iterations for both, noise and way to go, so that it is the better one from
+
+    n* = (cost_l (variance_l + F) − cost_s (variance_s + F)) / (N cost_s (bias_s² − bias_l²)),
+    F = N n_0 m_s,
+
+on. T_n goes up from the shortest to the one that is the first to be better, and so on. With F = 0
+it is the formula for a gradient at a fixed θ, averaged over the evaluations B = n N cost_s.
 """
 
 from __future__ import annotations
@@ -44,10 +52,39 @@ class Truncations:
         number = check_iteration(n)
         return self.steps[bisect_right(self.steps, number, key=lambda step: step[0]) - 1][1]
 
+    def longer(self, other: Truncations) -> Truncations:
+        """The longer of two at every n.
+
+        Example:
+            >>> Truncations(((1, 2.0), (9, 4.0))).longer(Truncations(((1, 1.0), (5, 4.0)))).steps
+            ((1, 2.0), (5, 4.0))
+        """
+        steps: list[tuple[int, float]] = []
+        for n in sorted({n for n, _ in (*self.steps, *other.steps)}):
+            truncation = max(self(n), other(n))
+            if not steps or truncation > steps[-1][1]:
+                steps.append((n, truncation))
+        return Truncations(tuple(steps))
+
     def __str__(self) -> str:
         first, *later = self.steps
         words = [f"T = {first[1]:g}", *(f"{t:g} from n = {n}" for n, t in later)]
         return ", ".join(words if len(words) <= _SHOWN else [*words[: _SHOWN - 1], "…"])
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A truncation of a family.
+
+    Attributes:
+        truncation: T.
+        predicted: what the estimator with it does.
+        left: ‖E[Ĥ]‖², how far a training with it is from where it goes.
+    """
+
+    truncation: float
+    predicted: Predicted
+    left: float
 
 
 def crossover(short: Predicted, long: Predicted) -> float:
@@ -59,26 +96,37 @@ def crossover(short: Predicted, long: Predicted) -> float:
     return more / less if less > 0.0 else math.inf
 
 
-def truncations(family: Sequence[tuple[float, Predicted]], chains: int) -> Truncations:
-    """The envelope as a schedule.
+def truncations(family: Sequence[Rung], chains: int, iteration: int) -> Truncations:
+    """T_n from the iteration on at which a plan was made.
 
     Args:
-        family: truncations, from the shortest to the longest, and what they would do.
-        chains: simulations of an iteration.
+        family: what there is, from the shortest truncation to the longest.
+        chains: N, simulations of an iteration.
+        iteration: n_0; 0 leaves out the way to go.
     """
-    now, n, spent = 0, 1, 0.0
-    steps = [(n, family[0][0])]
+    start = max(1, iteration)
+    now, n, steps = 0, start, [(1, family[0].truncation)]
     while now + 1 < len(family):
-        cost = chains * family[now][1].cost
-        later = range(now + 1, len(family))
-        # The line that the present one meets first; of several, the longest.
-        best = min(later, key=lambda j: (crossover(family[now][1], family[j][1]), -j))
-        budget = crossover(family[now][1], family[best][1])
-        if budget == math.inf or (budget - spent) / cost > _NEVER:
+        present = family[now]
+        when = [_better(present, later, chains, iteration) for later in family[now + 1 :]]
+        first = min(when)
+        if first > _NEVER:
             break
-        whole = max(0, math.ceil((budget - spent) / cost))
-        n, spent, now = n + whole, spent + whole * cost, best
-        if steps[-1][0] == n:
+        now += len(when) - when[::-1].index(first)  # of several, the longest
+        n = max(n, math.ceil(first))
+        begin = 1 if n == start else n
+        if steps[-1][0] == begin:
             steps.pop()
-        steps.append((n, family[now][0]))
+        steps.append((begin, family[now].truncation))
     return Truncations(tuple(steps))
+
+
+def _better(short: Rung, long: Rung, chains: int, iteration: int) -> float:
+    """n*, from which on the second is better."""
+    left = chains * iteration * short.left
+    more = long.predicted.cost * (long.predicted.variance + left)
+    more -= short.predicted.cost * (short.predicted.variance + left)
+    less = short.predicted.bias.value - long.predicted.bias.value
+    if more <= 0.0:
+        return 0.0 if less >= 0.0 else math.inf
+    return more / (chains * short.predicted.cost * less) if less > 0.0 else math.inf

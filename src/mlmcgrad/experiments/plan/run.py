@@ -95,6 +95,7 @@ def _plans(
             *shown.context,
             budget=settings.budget,
             simulations=simulations,
+            iteration=max(1, trainer.iteration),
             generator=_generator(trainer, settings, name),
             share=min(_MOST_SHARE, settings.evaluations / settings.budget),
             report=_shown(progress, f"pilot of {_TITLES[name]}"),
