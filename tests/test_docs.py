@@ -18,6 +18,7 @@ from benchmarks import scale
 from benchmarks.run import markdown
 
 from mlmcgrad.cli.commands import COMMANDS
+from mlmcgrad.experiments.boltzmann import tables as boltzmann_tables
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -153,6 +154,17 @@ def test_claims_are_counted(page: str) -> None:
     for path in (ROOT / "results").glob("*/summary.json"):
         (found,) = json.loads(path.read_text(encoding="utf-8"))["reproductions"]
         assert said == [str(len(found["claims"]))]
+
+
+@pytest.mark.parametrize("data", ["bars", "digits"])
+def test_boltzmann_machines_are_as_measured(data: str) -> None:
+    """The page has the table of each committed run, and that is the table of its summary."""
+    folder = ROOT / "results" / "boltzmann" / data
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    table = (folder / "table.md").read_text(encoding="utf-8")
+    assert table == boltzmann_tables.markdown(summary)
+    assert "\n".join(table.splitlines()[2:-2]) in _page("results/boltzmann.md")
+    assert (folder / "boltzmann.png").exists()
 
 
 def test_every_command_named_can_be_given() -> None:

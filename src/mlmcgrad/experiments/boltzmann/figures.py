@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from mlmcgrad.experiments.boltzmann.settings import LABELS
 from mlmcgrad.experiments.folder import Findings
-from mlmcgrad.experiments.plots import COLOURS, CYCLE, log_axes, panels
+from mlmcgrad.experiments.plots import COLOURS, CYCLE, panels
 
 _NAMES = {"bars": "bars and stripes", "digits": "digits"}
 _LOOKS: dict[str, tuple[str, str]] = {
@@ -45,14 +45,13 @@ def draw(folder: Path, findings: Findings) -> Path:
                     _curve(steps, runs, "steps", method, found["unit"])
             for panel, label in ((steps, "Gibbs steps of a chain"), (seconds, "processor seconds")):
                 panel.axhline(found["ceiling"], color=COLOURS["theory"], lw=0.8)
-                panel.set(xlabel=label, ylim=_limits(found))
-                log_axes(panel, "x")
-                panel.tick_params(axis="x", labelsize=8)
+                panel.set(xlabel=label, xscale="log", ylim=_limits(found))
             per = "of all rows" if found["unit"] > 1 else "of a row"
             steps.set_ylabel(f"exact log-likelihood {per}")
             steps.set_title(f"{_NAMES[name]}: mean over seeds, and range")
             seconds.set_title("thin line: the most that any model can have")
-            (steps if row == 0 else seconds).legend(fontsize=7.5, ncols=2, loc="upper left")
+            if row == 0:  # beside the panels, which have no free corner
+                seconds.legend(fontsize=9, loc="upper left", bbox_to_anchor=(1.02, 1.0))
     return folder / "boltzmann.png"
 
 
