@@ -105,11 +105,18 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     return config
 
 
+def figures() -> set[str]:
+    """The committed figures that pages link to, seen from `results/`."""
+    link = re.compile(rf"\]\({re.escape(IN_REPOSITORY)}([^)]+)\)")
+    pages = (ROOT / "docs" / "results").glob("*.md")
+    return {name for page in pages for name in link.findall(page.read_text(encoding="utf-8"))}
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Make the pages, and add the figures."""
-    for path in sorted(ROOT.glob("results/*/figures/main.png")):
-        target = f"results/{IN_SITE}{path.relative_to(ROOT / 'results').as_posix()}"
-        files.append(File.generated(config, target, abs_src_path=str(path)))
+    for name in sorted(figures()):
+        path = str(ROOT / "results" / name)
+        files.append(File.generated(config, f"results/{IN_SITE}{name}", abs_src_path=path))
     files.append(File.generated(config, "api/index.md", content=index()))
     for name in (name for section in SECTIONS for name in modules(section)):
         content = f"# {name}\n\n::: mlmcgrad.{name}\n"
