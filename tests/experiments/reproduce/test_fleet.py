@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from mlmcgrad.experiments.reproduce import fleet
 from mlmcgrad.experiments.reproduce.fleet import complete, run_fleet, share_fleet
 from mlmcgrad.runs import folder as records
+from mlmcgrad.runs.claims import LostError
 from mlmcgrad.runs.signals import Stopped
 from mlmcgrad.training.config import Config, Settings
 
@@ -62,6 +64,29 @@ def test_a_failed_run_of_a_shared_fleet_is_named_everywhere(tmp_path: Path) -> N
     assert share_fleet(runs, tmp_path, 1, QUIET) == {}
     assert complete(runs["b"])
     assert not (tmp_path / "b" / "error.json").exists()
+
+
+def test_an_error_after_a_run_was_taken_over_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who takes a run over removes half-written files: the other one's writing then fails."""
+    (settings,) = _runs(tmp_path, "a").values()
+    settings.out.mkdir(parents=True)
+    taken = False
+
+    def report(share: float) -> None:
+        if taken:
+            raise LostError("another process has it")
+
+    def train(*arguments: object, **options: object) -> None:
+        nonlocal taken
+        taken = True
+        raise FileNotFoundError("cannot write")
+
+    monkeypatch.setattr("mlmcgrad.training.loop.train", train)
+    with pytest.raises(LostError):
+        fleet._train_claimed(report, settings, None)
+    assert not list(settings.out.iterdir())
 
 
 def _when_training(folder: Path, act: object) -> threading.Thread:

@@ -116,6 +116,7 @@ def _train_claimed(report: Report, settings: Settings, known: Stamp) -> None:
     except (LostError, ConnectionError):  # another process has it, or the parent is gone
         raise
     except Exception as error:
+        report(share)  # which raises if the run was taken over: then the error is not its own
         write_json(path, {"error": str(error) or type(error).__name__})
         raise
 
