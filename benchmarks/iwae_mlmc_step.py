@@ -86,9 +86,9 @@ def _shares(objective: Objective, y: Tensor) -> list[dict[str, float]]:
     with one_thread():
         passes = record(model, step)
         for repeat in range(REPEATS + 1):
-            ours, bare = seconds(step, time.process_time), _bare(model, y, passes)
+            ours, alone = seconds(step, time.process_time), bare(model, y, passes)
             if repeat:  # the first is the warm-up
-                found.append({part: spent / ours for part, spent in bare.items()})
+                found.append({part: spent / ours for part, spent in alone.items()})
     return found
 
 
@@ -122,7 +122,7 @@ def record(model: LatentModel, step: Callable[[], object]) -> list[Pass]:
     return passes
 
 
-def _bare(model: LatentModel, y: Tensor, passes: list[Pass]) -> dict[str, float]:
+def bare(model: LatentModel, y: Tensor, passes: list[Pass]) -> dict[str, float]:
     """Seconds of each kind of work."""
     theta, phi = tuple(model.decoder.parameters()), tuple(model.encoder.parameters())
     spent = dict.fromkeys(("encoder", "decoder", "likelihood", "graph", "backward"), 0.0)
