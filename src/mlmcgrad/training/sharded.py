@@ -2,17 +2,29 @@
 
 Every process has the whole batch, draws the same plan and ends with the same gradients; see
 `distributed/shards.py`. What is counted is put together shard by shard, so that no digit of it
-depends on the number of processes.
+depends on the number of processes. An image with a long chain does not hold up the others: draws of
+its shard are weighed by processes that have less to do (`distributed/share.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from operator import sub
+from typing import Any
+
+import torch
 from torch import Tensor
 
 from mlmcgrad.backward import accumulate
+from mlmcgrad.distributed.giving import taken
 from mlmcgrad.distributed.shards import Part, Shards, drawing, planning, rows_of
-from mlmcgrad.distributed.spent import COUNT, added, spent
+from mlmcgrad.distributed.share import Work
+from mlmcgrad.distributed.sharing import Done, Gives, Sharing
+from mlmcgrad.distributed.spent import COUNT, added, of_states, spent
 from mlmcgrad.iwae.objective import Objective, Step
+from mlmcgrad.kernels.proposing import ProposingKernel
+from mlmcgrad.measure import Measure
+from mlmcgrad.plan import Plan
 from mlmcgrad.store import Remembered
 
 
@@ -40,23 +52,63 @@ class ShardedObjective:
         plan = objective.planned(len(y), n, planning(self.seed, n))
         shards = Shards.of(plan, self.shards)
 
-        def part(shard: int) -> Part:
+        work = step_work(objective, shards.plans)
+        sharing = Sharing(work, shards, y.device, answers=True)
+        proposes = isinstance(objective.sampler, ProposingKernel)
+
+        def own(shard: int, gives: Gives | None) -> Iterator[Part]:
             rows = shards.rows[shard]
+            if gives is not None and proposes:
+                gives.start.of(work.moves[shard] * draws(objective))
             gradients, step = objective.gradient(
                 rows_of(y, rows),
                 n=n,
                 x0=rows_of(x0, rows),
                 generator=drawing(self.seed, n, shard, y.device),
                 plan=shards.plans[shard],
+                weighing=gives.start.spread if gives and proposes else None,
+                differentiating=gives.end.spread_all if gives else None,
             )
             means = (step.bound, step.effective, step.largest)
             numbers = (*spent(step.estimate), step.evaluations, *means)
-            return Part(gradients, numbers, step.estimate.last)
+            yield Part(gradients, numbers, step.estimate.last)
+
+        def weighed(shard: int, message: Any) -> Done:
+            return Done(None, taken(message, objective.weigher(rows_of(y, shards.rows[shard]))))
+
+        def differentiated(shard: int, message: Any) -> Done:
+            total = objective.differentiated(rows_of(y, shards.rows[shard]))
+            slopes = taken(message, lambda *part: total.add_with_slopes(Measure(*part)))
+            zeros = map(torch.zeros_like, objective.parameters[len(total.parameters) :])
+            numbers = (*of_states(total.value, total.count), 0, 0.0, 0.0, 0.0)
+            return Done(Part((*total.gradients(), *zeros), numbers), slopes)
 
         parameters = objective.parameters
-        done = shards.compute(part, parameters, numbers=COUNT + 4, last=x0 is not None)
+        parts = sharing.parts(own, differentiated, weighed if proposes else None)
+        done = shards.compute(parts, parameters, numbers=COUNT + 4, last=x0 is not None)
         accumulate(parameters, done.gradients)
         evaluations, *means = list(zip(*done.numbers, strict=True))[COUNT:]
         bound, effective, largest = map(shards.mean, means)
         estimate = added(plan, shards, done, parameters)
         return Step(bound, estimate, int(sum(evaluations)), effective, largest)
+
+
+def step_work(objective: Objective, plans: Sequence[Plan]) -> Work:
+    """What shards have to do, in transitions.
+
+    A transition of i-SIR or importance sampling is its draws, which are weighed, and its states,
+    which are differentiated: both may be done elsewhere, but for the first draws of each image. A
+    step of `mala` or `rwmh` is made where the chain is, and counts as much as its gradient.
+    """
+    proposes = isinstance(objective.sampler, ProposingKernel)
+    chains = [len(plan.levels) for plan in plans]
+    transitions = [int(plan.longest.sum()) for plan in plans]
+    if not proposes:
+        return Work(tuple(transitions), tuple(transitions))
+    later = tuple(map(sub, transitions, chains))
+    return Work(tuple(chains), later)
+
+
+def draws(objective: Objective) -> int:
+    """How many draws of a transition after the first one are weighed."""
+    return objective.candidates - int(objective.kernel == "isir")
