@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -17,13 +18,29 @@ from mlmcgrad.distributed.giving import Giving
 from mlmcgrad.distributed.post import Post
 from mlmcgrad.distributed.sharded import markov_work
 from mlmcgrad.distributed.shards import Shards, planning
-from mlmcgrad.distributed.share import Work
+from mlmcgrad.distributed.share import LEAST, Work
+from mlmcgrad.plan import Plan
 from tests.distributed.processes import message, together
 from tests.distributed.test_sharded import TOLERANCE, network
 
 CHAINS, SEED = 12, 3
 COUNTS = ("evaluations", "loss_evaluations", "invalid", "transitions", "cut")
 sent: list[Any] = []  # by this process
+
+
+@dataclass(frozen=True)
+class Two:
+    """Averages over chains, two of which are long: two shards of four give to the same ones."""
+
+    def plan(self, chains: int, n: int | None, generator: torch.Generator) -> Plan:
+        lengths = torch.tensor([160, 150] + [4] * (chains - 2))[:, None]
+        return Plan(torch.zeros(chains, dtype=torch.int64), lengths, 1.0 / lengths.double())
+
+    def longest(self, n: int | None = None) -> int:
+        return 160
+
+    def expected_length(self, n: int | None = None) -> float:
+        return 30.0
 
 
 def energy(dtype: torch.dtype) -> tuple[mg.MarkovGradient, tuple[Tensor, Tensor]]:
@@ -44,6 +61,11 @@ def energy(dtype: torch.dtype) -> tuple[mg.MarkovGradient, tuple[Tensor, Tensor]
     return gradient, (start, start.flip(0))
 
 
+def energy_of_two(dtype: torch.dtype) -> tuple[mg.MarkovGradient, tuple[Tensor, Tensor]]:
+    gradient, arguments = energy(dtype)
+    return replace(gradient, estimator=Two()), arguments
+
+
 def machine(dtype: torch.dtype) -> tuple[mg.MarkovGradient, tuple[Tensor]]:
     """Block Gibbs of a small Boltzmann machine, whose equal states are merged."""
     rng = torch.Generator().manual_seed(0)
@@ -61,7 +83,7 @@ def machine(dtype: torch.dtype) -> tuple[mg.MarkovGradient, tuple[Tensor]]:
 
 def work_of(gradient: mg.MarkovGradient, arguments: tuple[Tensor, ...], n: int, count: int) -> Work:
     plan = gradient.plan(arguments[0], arguments[1:], n, planning(SEED, n))
-    return markov_work(Shards.of(plan, count).plans, gradient.kernel)
+    return markov_work(Shards.of(plan, count).plans, gradient.kernel, LEAST)
 
 
 def iteration(make: Callable[..., Any], shards: int, *, gives: bool = True) -> int:
@@ -75,10 +97,10 @@ def iteration(make: Callable[..., Any], shards: int, *, gives: bool = True) -> i
 
 def computed(make: Callable[..., Any], dtype: torch.dtype, shards: int, n: int) -> dict[str, Any]:
     gradient, (state, *context) = make(dtype)
-    sharded = distributed.Sharded(gradient, shards=shards, seed=SEED)
+    sharded = distributed.Sharded(gradient, shards=shards, seed=SEED, least=LEAST)
     sent.clear()
     estimate = sharded.backward(state, *context, n=n)
-    flat = torch.cat([p.grad.flatten() for p in estimate.parameters])
+    flat = torch.cat([p.grad.flatten() for p in estimate.parameters if p.grad is not None])
     found = {k: v for k, v in vars(estimate).items() if k != "parameters"}
     return {**found, "gradient": flat, "messages": len(sent)}
 
@@ -91,7 +113,7 @@ def counted(function: Callable[..., Any], *arguments: Any) -> Any:
         sent.append(content)
         send(post, content, rank)
 
-    Post.send = counting  # type: ignore[method-assign]
+    Post.send = counting  # type: ignore[method-assign, assignment]
     try:
         return function(*arguments)
     finally:
@@ -122,6 +144,18 @@ def test_the_same_gradient_where_states_are_given(
         # One process gives, and with fewer processes than shards none does.
         assert sum(count > 0 for count in messages) == (size == shards)
         assert alone["messages"] == 0
+
+
+def test_one_may_take_from_two() -> None:
+    gradient, arguments = energy_of_two(torch.float64)
+    gifts = work_of(gradient, arguments, 1, 4).gifts
+    assert {(gift.giver, gift.taker) for gift in gifts} == {(0, 2), (0, 3), (1, 2), (1, 3)}
+    alone = computed_in_both(energy_of_two, 4, 1)
+    for rank in together(4, computed_in_both, energy_of_two, 4, 1):
+        for one, found in zip(alone, rank, strict=True):
+            difference = (found["gradient"] - one["gradient"]).norm() / one["gradient"].norm()
+            assert float(difference) <= TOLERANCE[one["gradient"].dtype]
+            assert found["loss_evaluations"] == one["loss_evaluations"]
 
 
 def test_nothing_is_sent_where_shards_have_about_the_same() -> None:
@@ -159,7 +193,7 @@ def spoiled(times: int, n: int) -> dict[str, Any]:
         for _ in range(times):
             send(giving, content, rank)
 
-    Giving.send = wrong  # type: ignore[method-assign]
+    Giving.send = wrong  # type: ignore[method-assign, assignment]
     return computed(energy, torch.float64, 4, n)
 
 
@@ -177,7 +211,7 @@ def unfinite(where: str, n: int) -> str:
     """What is said if something is not finite in one process only."""
     gradient, (state, shift) = energy(torch.float32)
     work = work_of(gradient, (state, shift), n, 2)
-    sharded = distributed.Sharded(gradient, shards=2, seed=SEED)
+    sharded = distributed.Sharded(gradient, shards=2, seed=SEED, least=LEAST)
     sharded._check_same(state, (shift,))
     plan = gradient.plan(state, (shift,), n, planning(SEED, n))
     shards = Shards.of(plan, 2)
@@ -210,10 +244,10 @@ def killed(rank: int, n: int) -> str:
         def end(*_: Any) -> None:
             os._exit(1)
 
-        Giving.send = end  # type: ignore[method-assign]
+        Giving.send = end  # type: ignore[method-assign, assignment]
         distributed.sharded.Sharded._differentiated = end  # type: ignore[method-assign, assignment]
     gradient, (state, shift) = energy(torch.float32)
-    sharded = distributed.Sharded(gradient, shards=2, seed=SEED)
+    sharded = distributed.Sharded(gradient, shards=2, seed=SEED, least=LEAST)
     return message(lambda: sharded.backward(state, shift, n=n))
 
 
@@ -235,7 +269,7 @@ def outside(n: int) -> Tensor:
         mg.MLMC(256, assignment="balanced"),
         parameters=[theta],
     )
-    sharded = distributed.Sharded(gradient, shards=2, seed=SEED)
+    sharded = distributed.Sharded(gradient, shards=2, seed=SEED, least=LEAST)
     sharded.backward(torch.zeros(CHAINS, dtype=torch.int64), n=n)
     assert theta.grad is not None
     return theta.grad

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,7 +65,7 @@ class Giving:
                 return self._ranks.get(gift.taker)
         return None
 
-    def send(self, message: Any, rank: int) -> None:
+    def send(self, message: Sequence[Tensor], rank: int) -> None:
         """Send units to the process that is to do them."""
         self._post.send(message, rank)
 
@@ -102,7 +101,7 @@ class Giving:
             first = piece.stop
         for rank, pieces in away.items():
             given = [torch.cat([tensor[piece] for piece in pieces]) for tensor in rows]
-            self.send((given, [piece.stop - piece.start for piece in pieces]), rank)
+            self.send((*given, torch.tensor([p.stop - p.start for p in pieces])), rank)
         try:
             done = {piece.start: do(*(tensor[piece] for tensor in rows)) for piece in here}
         finally:  # an answer that nobody takes would keep its sender waiting
@@ -110,14 +109,14 @@ class Giving:
         for pieces, answer in zip(away.values(), answers, strict=True):
             if answer is None:
                 raise FloatingPointError(ELSEWHERE)
-            parts = answer.split([piece.stop - piece.start for piece in pieces])
+            parts = answer[0].split([piece.stop - piece.start for piece in pieces])
             done |= {piece.start: part for piece, part in zip(pieces, parts, strict=True)}
         self.close()
         return torch.cat([done[start] for start in sorted(done)])
 
 
-def taken(message: Any, do: Callable[..., Tensor]) -> Tensor:
+def taken(message: Sequence[Tensor], do: Callable[..., Tensor]) -> Tensor:
     """What the same function makes of rows that were given: the answer."""
-    rows, sizes = message
-    pieces = zip(*(tensor.split(sizes) for tensor in rows), strict=True)
+    *rows, sizes = message
+    pieces = zip(*(tensor.split(sizes.tolist()) for tensor in rows), strict=True)
     return torch.cat([do(*piece) for piece in pieces])

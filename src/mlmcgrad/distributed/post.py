@@ -1,12 +1,13 @@
 """Messages from one process to another, of which the others need not know.
 
-A message is tensors and numbers, as bytes of `torch.save`, after their number; or it is None, the
-number 0 alone. Messages between two processes arrive in the order in which they were sent.
+A message is some tensors that are not empty, as bytes after their number; or it is None, the number
+0 alone. Messages between two processes arrive in the order in which they were sent.
 """
 
 from __future__ import annotations
 
-import io
+import pickle
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ from torch import Tensor
 
 from mlmcgrad.distributed.collectives import explained
 from mlmcgrad.distributed.worlds import current
-from mlmcgrad.kernels.base import map_tensors
 
 
 class Post:
@@ -25,8 +25,8 @@ class Post:
         # A tensor must be there until it is sent.
         self._sending: list[tuple[Any, Tensor]] = []
 
-    def send(self, message: Any, rank: int) -> None:
-        """Send tensors in tuples, or None, to a process that will receive."""
+    def send(self, message: Sequence[Tensor] | None, rank: int) -> None:
+        """Send tensors, or None, to a process that will receive."""
         device, data = current().device, packed(message)
         tensors = [torch.tensor([len(data)], device=device)]
         if len(data):
@@ -42,7 +42,7 @@ class Post:
         self._sending.clear()
 
 
-def receive(rank: int, device: torch.device) -> Any:
+def receive(rank: int, device: torch.device) -> tuple[Tensor, ...] | None:
     """Wait for the next message of a process; its tensors come on this device."""
     world = current()
     size = torch.zeros(1, dtype=torch.int64, device=world.device)
@@ -53,15 +53,18 @@ def receive(rank: int, device: torch.device) -> Any:
     data = torch.empty(int(size), dtype=torch.uint8, device=world.device)
     with explained():
         dist.recv(data, rank)
-    content = io.BytesIO(data.cpu().numpy().tobytes())
-    return torch.load(content, map_location=device, weights_only=True)
+    return tuple(
+        torch.frombuffer(content, dtype=dtype).reshape(shape).to(device)
+        for dtype, shape, content in pickle.loads(data.cpu().numpy().tobytes())
+    )
 
 
-def packed(message: Any) -> Tensor:
+def packed(message: Sequence[Tensor] | None) -> Tensor:
     """The bytes of a message, (bytes,) uint8; none for None."""
     if message is None:
         return torch.empty(0, dtype=torch.uint8)
-    content = io.BytesIO()
-    # A copy: of a part of a tensor, all of it would be saved.
-    torch.save(map_tensors(lambda tensor: tensor.detach().cpu().clone(), message), content)
-    return torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
+    content = []
+    for tensor in message:
+        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        content.append((tensor.dtype, tuple(tensor.shape), bytearray(flat.numpy())))
+    return torch.frombuffer(bytearray(pickle.dumps(content)), dtype=torch.uint8)

@@ -13,7 +13,7 @@ from mlmcgrad.backward import accumulate
 from mlmcgrad.distributed.collectives import check_same
 from mlmcgrad.distributed.giving import Giving
 from mlmcgrad.distributed.shards import Part, Shards, drawing, planning, rows_of
-from mlmcgrad.distributed.share import Work
+from mlmcgrad.distributed.share import Work, worth
 from mlmcgrad.distributed.sharing import Done, Gives, Sharing
 from mlmcgrad.distributed.spent import COUNT, added, of_states, spent
 from mlmcgrad.distributed.worlds import current
@@ -41,6 +41,9 @@ class Sharded:
         shards: into how many parts a batch is cut, at least as many as there are processes; by
             default as many.
         seed: everything random follows from it and the iteration.
+        least: where one chain is longer than what a process has, others differentiate some of its
+            states: at least so many, which must be worth a message. By default it follows from
+            the number of parameters; fewer are right where the loss takes longer than that says.
 
     Example:
         >>> import torch
@@ -56,7 +59,12 @@ class Sharded:
     """
 
     def __init__(
-        self, gradient: MarkovGradient, *, shards: int | None = None, seed: int = 0
+        self,
+        gradient: MarkovGradient,
+        *,
+        shards: int | None = None,
+        seed: int = 0,
+        least: int | None = None,
     ) -> None:
         if gradient.parameters is None:
             raise ValueError(
@@ -66,6 +74,8 @@ class Sharded:
         self.gradient, self.seed = gradient, whole(seed, "seed", 0)
         self.shards = current().size if shards is None else whole(shards, "shards")
         self._parameters: tuple[Tensor, ...] = tuple(gradient.parameters)
+        count = sum(parameter.numel() for parameter in self._parameters)
+        self.least = worth(count) if least is None else whole(least, "least")
         self._checked = False
 
     def backward(self, x0: Start, *context: Any, n: SupportsIndex) -> Estimate:
@@ -88,7 +98,7 @@ class Sharded:
             self._check_same(x0, context)
         plan = self.gradient.plan(x0, context, n, planning(self.seed, n))
         shards = Shards.of(plan, self.shards)
-        work = markov_work(shards.plans, self.gradient.kernel)
+        work = markov_work(shards.plans, self.gradient.kernel, self.least)
         sharing = Sharing(work, shards, self._parameters[0].device, answers=False)
 
         def own(shard: int, gives: Gives | None) -> Iterator[Part]:
@@ -103,7 +113,7 @@ class Sharded:
             )
             yield Part(tensors, spent(estimate), estimate.last)
 
-        def taken(shard: int, message: Any) -> Done:
+        def taken(shard: int, message: Sequence[Tensor]) -> Done:
             mine = take(context, shards.rows[shard])
             return Done(self._differentiated(Measure(*message), mine, shards.plans[shard]), None)
 
@@ -152,14 +162,14 @@ class Sharded:
         self._checked = True
 
 
-def markov_work(plans: Sequence[Plan], kernel: Kernel) -> Work:
+def markov_work(plans: Sequence[Plan], kernel: Kernel, least: int) -> Work:
     """What shards have to do: a transition is a unit, and the gradient at its state another.
 
     Those of `ISIR` and `Importance` have as many draws to weigh, and then states, as candidates.
     """
     states = kernel.candidates if isinstance(kernel, ProposingKernel) else 1
     units = tuple(states * int(plan.longest.sum()) for plan in plans)
-    return Work(units, units)
+    return Work(units, units, least)
 
 
 def _tensors(x0: Start) -> list[Tensor]:

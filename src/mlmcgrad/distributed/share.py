@@ -21,8 +21,9 @@ from functools import cached_property
 
 # A shard within this part of the mean is left alone.
 SLACK = 0.02
-# What is given at a time: this part of the mean, and not less than a message is worth.
-STEP, LEAST = 0.02, 16
+# What is given at a time: this part of the mean, and not less than a message is worth, which costs
+# about as much as a unit of a network with so many parameters (measured, docs/scale.md).
+STEP, LEAST, WORTH = 0.02, 16, 2**24
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Work:
     Attributes:
         stays: what nobody else can do, of each shard.
         moves: what any shard can do, of each shard: a unit each, in a fixed order.
+        least: how many units are worth a message.
 
     The first units are given, and a shard gives or takes, or neither.
 
@@ -55,6 +57,7 @@ class Work:
 
     stays: tuple[int, ...]
     moves: tuple[int, ...]
+    least: int = LEAST
 
     @property
     def whole(self) -> tuple[int, ...]:
@@ -75,7 +78,7 @@ class Work:
         """Who gives what to whom, by giver and then in the order of the units."""
         work = list(self.whole)
         mean = sum(work) / len(work)
-        step = max(LEAST, round(STEP * mean))
+        step = max(self.least, round(STEP * mean))
         least = [(has, shard) for shard, has in enumerate(work) if has < mean]
         heapq.heapify(least)
         gifts: list[Gift] = []
@@ -95,3 +98,13 @@ class Work:
     def given(self, shard: int) -> tuple[Gift, ...]:
         """What a shard gives."""
         return tuple(gift for gift in self.gifts if gift.giver == shard)
+
+
+def worth(parameters: int) -> int:
+    """How many units of a network are worth a message: the fewer, the larger it is.
+
+    Example:
+        >>> worth(30_000), worth(1_000_000)
+        (559, 16)
+    """
+    return max(LEAST, WORTH // parameters)

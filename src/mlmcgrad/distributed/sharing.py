@@ -13,8 +13,8 @@ answers what others wait for, None, and raises at the end of the step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ class Done(NamedTuple):
 
 
 Own: TypeAlias = Callable[[int, Gives | None], Iterator[Part]]
-Take: TypeAlias = Callable[[int, Any], Done]
+Take: TypeAlias = Callable[[int, Sequence[Tensor]], Done]
 
 
 class Sharing:
@@ -115,6 +115,6 @@ class Sharing:
                 except FloatingPointError as error:
                     self._error = error
             if self._answers:
-                self._post.send(done.answer, giver)
+                self._post.send(None if done.answer is None else (done.answer,), giver)
             if done.part is not None:
                 yield shard, done.part

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import sub
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from torch import Tensor
 from mlmcgrad.backward import accumulate
 from mlmcgrad.distributed.giving import taken
 from mlmcgrad.distributed.shards import Part, Shards, drawing, planning, rows_of
-from mlmcgrad.distributed.share import Work
+from mlmcgrad.distributed.share import Work, worth
 from mlmcgrad.distributed.sharing import Done, Gives, Sharing
 from mlmcgrad.distributed.spent import COUNT, added, of_states, spent
 from mlmcgrad.iwae.objective import Objective, Step
@@ -35,10 +34,15 @@ class ShardedObjective:
         objective: of one shard.
         shards: how many there are.
         seed: everything random follows from it and the iteration.
+        least: transitions that are worth a message, by default as many as the networks say.
     """
 
-    def __init__(self, objective: Objective, shards: int, seed: int) -> None:
+    def __init__(
+        self, objective: Objective, shards: int, seed: int, *, least: int | None = None
+    ) -> None:
         self.objective, self.shards, self.seed = objective, shards, seed
+        count = sum(parameter.numel() for parameter in objective.parameters)
+        self.least = worth(count) if least is None else least
 
     def backward(self, y: Tensor, *, n: int, x0: Tensor | Remembered | None) -> Step:
         """Add the gradients of a batch to `.grad` of decoder and encoder.
@@ -52,7 +56,7 @@ class ShardedObjective:
         plan = objective.planned(len(y), n, planning(self.seed, n))
         shards = Shards.of(plan, self.shards)
 
-        work = step_work(objective, shards.plans)
+        work = step_work(objective, shards.plans, self.least)
         sharing = Sharing(work, shards, y.device, answers=True)
         proposes = isinstance(objective.sampler, ProposingKernel)
 
@@ -73,10 +77,10 @@ class ShardedObjective:
             numbers = (*spent(step.estimate), step.evaluations, *means)
             yield Part(gradients, numbers, step.estimate.last)
 
-        def weighed(shard: int, message: Any) -> Done:
+        def weighed(shard: int, message: Sequence[Tensor]) -> Done:
             return Done(None, taken(message, objective.weigher(rows_of(y, shards.rows[shard]))))
 
-        def differentiated(shard: int, message: Any) -> Done:
+        def differentiated(shard: int, message: Sequence[Tensor]) -> Done:
             total = objective.differentiated(rows_of(y, shards.rows[shard]))
             slopes = taken(message, lambda *part: total.add_with_slopes(Measure(*part)))
             zeros = map(torch.zeros_like, objective.parameters[len(total.parameters) :])
@@ -93,7 +97,7 @@ class ShardedObjective:
         return Step(bound, estimate, int(sum(evaluations)), effective, largest)
 
 
-def step_work(objective: Objective, plans: Sequence[Plan]) -> Work:
+def step_work(objective: Objective, plans: Sequence[Plan], least: int) -> Work:
     """What shards have to do, in transitions.
 
     A transition of i-SIR or importance sampling is its draws, which are weighed, and its states,
@@ -104,9 +108,9 @@ def step_work(objective: Objective, plans: Sequence[Plan]) -> Work:
     chains = [len(plan.levels) for plan in plans]
     transitions = [int(plan.longest.sum()) for plan in plans]
     if not proposes:
-        return Work(tuple(transitions), tuple(transitions))
+        return Work(tuple(transitions), tuple(transitions), least)
     later = tuple(map(sub, transitions, chains))
-    return Work(tuple(chains), later)
+    return Work(tuple(chains), later, least)
 
 
 def draws(objective: Objective) -> int:
