@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,8 +12,15 @@ from hypothesis import strategies as st
 
 import mlmcgrad as mg
 from mlmcgrad.distributed.deal import dealt
-from mlmcgrad.distributed.sharded import markov_work
-from mlmcgrad.distributed.share import LEAST, SLACK, STEP, Work, worth
+from mlmcgrad.distributed.share import (
+    LEAST,
+    SLACK,
+    STEP,
+    Work,
+    work_of_chains,
+    work_of_draws,
+    worth,
+)
 from mlmcgrad.plan import Plan
 
 WORK = st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 3000)), min_size=1, max_size=30)
@@ -66,12 +74,12 @@ def slowest(units: tuple[int, ...]) -> float:
     return max(units) * len(units) / sum(units)
 
 
+@pytest.mark.parametrize("kind", [work_of_chains, work_of_draws])
 @pytest.mark.parametrize("chains", [64, 128])
-def test_the_slowest_of_eight_ranks(chains: int) -> None:
+def test_the_slowest_of_eight_ranks(chains: int, kind: Callable[..., Work]) -> None:
     """T = 1024: the slowest rank is within 5 % of the mean in every one of 200 steps."""
-    kernel = mg.kernels.Finite(torch.eye(2))
     least = worth(947_723)  # the networks of cifar10
-    works = [markov_work(_plans(8 * chains, 8, 1024, seed), kernel, least) for seed in range(200)]
+    works = [kind(_plans(8 * chains, 8, 1024, seed), least) for seed in range(200)]
     assert max(slowest(work.shared) for work in works) <= 1.05
     # Whole chains are not: the test sees what sharing is for.
     whole = [slowest(work.whole) for work in works]
@@ -82,35 +90,34 @@ def test_the_slowest_of_eight_ranks(chains: int) -> None:
 
 
 def test_small_networks_send_less_or_nothing() -> None:
-    kernel, plans = mg.kernels.Finite(torch.eye(2)), _plans(8 * 64, 8, 1024, 1)
+    plans = _plans(8 * 64, 8, 1024, 1)
     counts = (10_000_000, 100_000, 10_000)
-    messages = [len(markov_work(plans, kernel, worth(count)).gifts) for count in counts]
+    messages = [len(work_of_chains(plans, worth(count)).gifts) for count in counts]
     assert messages[0] > messages[1] > messages[2] == 0
 
 
 def test_half_the_chains_are_as_many_as_it_takes() -> None:
     """A chain of 1024 transitions is more than what a rank with 32 chains has in all."""
-    kernel = mg.kernels.Finite(torch.eye(2))
-    works = [markov_work(_plans(8 * 32, 8, 1024, seed), kernel, LEAST) for seed in range(100)]
+    works = [work_of_chains(_plans(8 * 32, 8, 1024, seed), LEAST) for seed in range(100)]
     worst = max(works, key=lambda work: slowest(work.shared))
     assert 1.05 < slowest(worst.shared) < 2.0
     assert max(worst.shared) <= 1024 + LEAST
 
 
-def test_units_of_kernels_that_propose() -> None:
-    def nothing(*_: object) -> torch.Tensor:
-        raise AssertionError
-
+def test_units() -> None:
     plans = _plans(64, 4, 64, 0)
-    once = markov_work(plans, mg.kernels.Finite(torch.eye(2)), LEAST)
-    five = markov_work(plans, mg.kernels.Importance(nothing, nothing, 5), LEAST)
+    draws = work_of_draws(plans)
+    assert draws.whole == tuple(int(plan.longest.sum()) for plan in plans)
+    assert draws.stays == tuple(len(plan.levels) for plan in plans)
+    once = work_of_chains(plans, LEAST)
+    five = work_of_chains(plans, states=5)
     assert five.whole == tuple(5 * units for units in once.whole)
     assert once.whole == tuple(2 * int(plan.longest.sum()) for plan in plans)
 
 
 def test_the_same_gifts_everywhere() -> None:
     """By giver, and in the order of the units: that is the order of the messages."""
-    work = markov_work(_plans(16 * 64, 16, 1024, 0), mg.kernels.Finite(torch.eye(2)), LEAST)
+    work = work_of_chains(_plans(16 * 64, 16, 1024, 0), LEAST)
     pairs = [(gift.giver, gift.begin) for gift in work.gifts]
     assert pairs == sorted(pairs)
     assert len(set(itertools.chain(*((g.giver, g.taker) for g in work.gifts)))) > 2

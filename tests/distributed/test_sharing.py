@@ -16,9 +16,8 @@ import mlmcgrad as mg
 from mlmcgrad import distributed
 from mlmcgrad.distributed.giving import Giving
 from mlmcgrad.distributed.post import Post
-from mlmcgrad.distributed.sharded import markov_work
 from mlmcgrad.distributed.shards import Shards, planning
-from mlmcgrad.distributed.share import LEAST, Work
+from mlmcgrad.distributed.share import LEAST, Work, work_of_chains
 from mlmcgrad.plan import Plan
 from tests.distributed.processes import message, together
 from tests.distributed.test_sharded import TOLERANCE, network
@@ -83,7 +82,7 @@ def machine(dtype: torch.dtype) -> tuple[mg.MarkovGradient, tuple[Tensor]]:
 
 def work_of(gradient: mg.MarkovGradient, arguments: tuple[Tensor, ...], n: int, count: int) -> Work:
     plan = gradient.plan(arguments[0], arguments[1:], n, planning(SEED, n))
-    return markov_work(Shards.of(plan, count).plans, gradient.kernel, LEAST)
+    return work_of_chains(Shards.of(plan, count).plans)
 
 
 def iteration(make: Callable[..., Any], shards: int, *, gives: bool = True) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,16 +12,16 @@ import torch
 from mlmcgrad import distributed
 from mlmcgrad.distributed.giving import Giving
 from mlmcgrad.distributed.shards import Shards, planning
-from mlmcgrad.distributed.share import LEAST, worth
+from mlmcgrad.distributed.share import LEAST, Work, work_of_chains, work_of_draws
 from mlmcgrad.iwae.likelihoods import Bernoulli
 from mlmcgrad.iwae.networks import LatentModel
 from mlmcgrad.iwae.objective import Objective
+from mlmcgrad.plan import Plan
 from mlmcgrad.store import Remembered
-from mlmcgrad.training.sharded import ShardedObjective, step_work
+from mlmcgrad.training.sharded import ShardedObjective
 from tests.chains import rng
 from tests.distributed import test_sharing
 from tests.distributed.processes import message, together
-from tests.distributed.test_share import slowest
 from tests.distributed.test_sharing import COUNTS, Two, counted
 from tests.training import tiny
 
@@ -46,12 +47,16 @@ def made(dtype: torch.dtype, **options: Any) -> tuple[Objective, torch.Tensor]:
     return objective, y
 
 
+def work_of(objective: Objective, plans: Sequence[Plan]) -> Work:
+    return (work_of_chains if objective.kernel == "mala" else work_of_draws)(plans)
+
+
 def iteration(shards: int, **options: Any) -> int:
     """The first one in which a shard gives to all others."""
     objective, _ = made(torch.float64, **options)
     for n in range(1, 1000):
         plans = Shards.of(objective.planned(IMAGES, n, planning(SEED, n)), shards).plans
-        gifts = step_work(objective, plans, LEAST).gifts
+        gifts = work_of(objective, plans).gifts
         longest = max(int(plan.longest.max()) for plan in plans)
         if len(gifts) == shards - 1 and (longest == 256 or not options.get("rao_blackwell")):
             return n
@@ -104,9 +109,7 @@ def test_the_same_gradient_where_work_is_given(kind: str, size: int, shards: int
 def test_one_may_take_from_two(kind: str) -> None:
     options = KINDS[kind] | {"two": True}
     objective, _ = made(torch.float64, **options)
-    gifts = step_work(
-        objective, Shards.of(objective.planned(IMAGES, 1, rng()), 4).plans, LEAST
-    ).gifts
+    gifts = work_of(objective, Shards.of(objective.planned(IMAGES, 1, rng()), 4).plans).gifts
     assert {(gift.giver, gift.taker) for gift in gifts} == {(0, 2), (0, 3), (1, 2), (1, 3)}
     alone = both(4, 1, options)
     for rank in together(4, both, 4, 1, options):
@@ -156,26 +159,11 @@ def test_rows_in_another_order_would_be_seen(kind: str, what: int) -> None:
     assert float((found - alone).norm() / alone.norm()) > 1e-5
 
 
-@pytest.mark.parametrize("kernel", ["isir", "importance", "mala"])
-def test_the_slowest_of_eight_ranks(kernel: Any) -> None:
-    """T = 1024, 64 images a rank: within 5 % of the mean in every one of 200 steps.
-
-    With as many parameters as the networks of cifar10.
-    """
-    objective, _ = made(torch.float32, truncation=1024.0, candidates=5, kernel=kernel)
-    works = []
-    for seed in range(200):
-        plan = objective.planned(8 * 64, None, rng(seed))
-        works.append(step_work(objective, Shards.of(plan, 8).plans, worth(947_723)))
-    assert max(slowest(work.shared) for work in works) <= 1.05
-    assert max(slowest(work.whole) for work in works) > 1.4
-
-
 def unfinite(where: str, n: int) -> str:
     """What is said if something is not finite in one process only."""
     objective, y = made(torch.float32)
     shards = Shards.of(objective.planned(IMAGES, n, planning(SEED, n)), 2)
-    work = step_work(objective, shards.plans, LEAST)
+    work = work_of(objective, shards.plans)
     giver = work.gifts[0].giver
     gives = shards.ranks(work.whole)[giver] == distributed.current().rank
     if gives == (where == "giver"):  # its first draws, before anything is sent

@@ -13,13 +13,13 @@ from mlmcgrad.backward import accumulate
 from mlmcgrad.distributed.collectives import check_same
 from mlmcgrad.distributed.giving import Giving
 from mlmcgrad.distributed.shards import Part, Shards, drawing, planning, rows_of
-from mlmcgrad.distributed.share import Work, worth
+from mlmcgrad.distributed.share import work_of_chains, worth
 from mlmcgrad.distributed.sharing import Done, Gives, Sharing
 from mlmcgrad.distributed.spent import COUNT, added, of_states, spent
 from mlmcgrad.distributed.worlds import current
 from mlmcgrad.estimate import Estimate, warn_of
 from mlmcgrad.gradient import MarkovGradient
-from mlmcgrad.kernels.base import Context, Kernel, Start, take, tensors_in
+from mlmcgrad.kernels.base import Context, Start, take, tensors_in
 from mlmcgrad.kernels.proposing import ProposingKernel
 from mlmcgrad.measure import Measure, chunks
 from mlmcgrad.plan import Plan
@@ -98,7 +98,9 @@ class Sharded:
             self._check_same(x0, context)
         plan = self.gradient.plan(x0, context, n, planning(self.seed, n))
         shards = Shards.of(plan, self.shards)
-        work = markov_work(shards.plans, self.gradient.kernel, self.least)
+        kernel = self.gradient.kernel
+        states = kernel.candidates if isinstance(kernel, ProposingKernel) else 1
+        work = work_of_chains(shards.plans, self.least, states)
         sharing = Sharing(work, shards, self._parameters[0].device, answers=False)
 
         def own(shard: int, gives: Gives | None) -> Iterator[Part]:
@@ -160,16 +162,6 @@ class Sharded:
         remedy = "every process passes the whole batch: draw it from the same seed"
         check_same("x0 or context", [*_tensors(x0), *tensors_in(context)], remedy)
         self._checked = True
-
-
-def markov_work(plans: Sequence[Plan], kernel: Kernel, least: int) -> Work:
-    """What shards have to do: a transition is a unit, and the gradient at its state another.
-
-    Those of `ISIR` and `Importance` have as many draws to weigh, and then states, as candidates.
-    """
-    states = kernel.candidates if isinstance(kernel, ProposingKernel) else 1
-    units = tuple(states * int(plan.longest.sum()) for plan in plans)
-    return Work(units, units, least)
 
 
 def _tensors(x0: Start) -> list[Tensor]:

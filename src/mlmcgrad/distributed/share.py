@@ -16,8 +16,11 @@ and where the work is cut does not depend on how many there are.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+
+from mlmcgrad.plan import Plan
 
 # A shard within this part of the mean is left alone.
 SLACK = 0.02
@@ -98,6 +101,28 @@ class Work:
     def given(self, shard: int) -> tuple[Gift, ...]:
         """What a shard gives."""
         return tuple(gift for gift in self.gifts if gift.giver == shard)
+
+
+def work_of_chains(plans: Sequence[Plan], least: int = LEAST, states: int = 1) -> Work:
+    """Markov chains: a transition is a unit that stays, the gradient at its state one that moves.
+
+    Args:
+        plans: of the shards.
+        least: how many units are worth a message.
+        states: of a transition; as many draws were weighed then, in place of one step.
+    """
+    units = tuple(states * int(plan.longest.sum()) for plan in plans)
+    return Work(units, units, least)
+
+
+def work_of_draws(plans: Sequence[Plan], least: int = LEAST) -> Work:
+    """Draws that ignore the chain: a transition is a unit, its weights and its gradients.
+
+    All of them move but the first one of each chain, whose weights are needed at once.
+    """
+    chains = tuple(len(plan.levels) for plan in plans)
+    later = (int((plan.longest - 1).sum()) for plan in plans)
+    return Work(chains, tuple(later), least)
 
 
 def worth(parameters: int) -> int:

@@ -9,7 +9,6 @@ its shard are weighed by processes that have less to do (`distributed/share.py`)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from operator import sub
 
 import torch
 from torch import Tensor
@@ -17,13 +16,12 @@ from torch import Tensor
 from mlmcgrad.backward import accumulate
 from mlmcgrad.distributed.giving import taken
 from mlmcgrad.distributed.shards import Part, Shards, drawing, planning, rows_of
-from mlmcgrad.distributed.share import Work, worth
+from mlmcgrad.distributed.share import work_of_chains, work_of_draws, worth
 from mlmcgrad.distributed.sharing import Done, Gives, Sharing
 from mlmcgrad.distributed.spent import COUNT, added, of_states, spent
 from mlmcgrad.iwae.objective import Objective, Step
 from mlmcgrad.kernels.proposing import ProposingKernel
 from mlmcgrad.measure import Measure
-from mlmcgrad.plan import Plan
 from mlmcgrad.store import Remembered
 
 
@@ -55,15 +53,16 @@ class ShardedObjective:
         objective = self.objective
         plan = objective.planned(len(y), n, planning(self.seed, n))
         shards = Shards.of(plan, self.shards)
-
-        work = step_work(objective, shards.plans, self.least)
-        sharing = Sharing(work, shards, y.device, answers=True)
+        # A step of `mala` or `rwmh` is made where the chain is.
         proposes = isinstance(objective.sampler, ProposingKernel)
+        work = (work_of_draws if proposes else work_of_chains)(shards.plans, self.least)
+        sharing = Sharing(work, shards, y.device, answers=True)
 
         def own(shard: int, gives: Gives | None) -> Iterator[Part]:
             rows = shards.rows[shard]
-            if gives is not None and proposes:
-                gives.start.of(work.moves[shard] * draws(objective))
+            if gives is not None:  # i-SIR has kept one candidate
+                new = objective.candidates - int(objective.kernel == "isir")
+                gives.start.of(new * work.moves[shard])
             gradients, step = objective.gradient(
                 rows_of(y, rows),
                 n=n,
@@ -95,24 +94,3 @@ class ShardedObjective:
         bound, effective, largest = map(shards.mean, means)
         estimate = added(plan, shards, done, parameters)
         return Step(bound, estimate, int(sum(evaluations)), effective, largest)
-
-
-def step_work(objective: Objective, plans: Sequence[Plan], least: int) -> Work:
-    """What shards have to do, in transitions.
-
-    A transition of i-SIR or importance sampling is its draws, which are weighed, and its states,
-    which are differentiated: both may be done elsewhere, but for the first draws of each image. A
-    step of `mala` or `rwmh` is made where the chain is, and counts as much as its gradient.
-    """
-    proposes = isinstance(objective.sampler, ProposingKernel)
-    chains = [len(plan.levels) for plan in plans]
-    transitions = [int(plan.longest.sum()) for plan in plans]
-    if not proposes:
-        return Work(tuple(transitions), tuple(transitions), least)
-    later = tuple(map(sub, transitions, chains))
-    return Work(tuple(chains), later, least)
-
-
-def draws(objective: Objective) -> int:
-    """How many draws of a transition after the first one are weighed."""
-    return objective.candidates - int(objective.kernel == "isir")
