@@ -28,6 +28,8 @@ class WeightedBackward:
         context: tensors have one row per chain.
         divisor: the number of chains for a mean over them, 1 for a sum.
         parameters: the tensors to differentiate; None finds the leaves of each graph.
+        shared: whether others differentiate measures of the same loss afterwards.
+        wide: add up in float64, where the order of the sums is not to matter.
 
     Attributes:
         value: Σ_j c_j loss(x_j) / divisor so far.
@@ -41,13 +43,15 @@ class WeightedBackward:
         *,
         divisor: int,
         parameters: tuple[Tensor, ...] | None,
+        shared: bool = False,
+        wide: bool = False,
     ) -> None:
         self.value, self.count = 0.0, 0
         self._loss, self._context, self._divisor = loss, context, divisor
-        self._fixed = parameters
+        self._fixed, self._wide = parameters, wide
         self._sums: dict[Tensor, Tensor] = {}
         # Whoever computed the context may differentiate its graph again.
-        self._shared = any(tensor.requires_grad for tensor in tensors_in(context))
+        self._shared = shared or any(tensor.requires_grad for tensor in tensors_in(context))
 
     def add_all(self, measures: Iterable[Measure]) -> None:
         """Differentiate measures in the parameters, one by one."""
@@ -106,6 +110,7 @@ class WeightedBackward:
         )
         for leaf, gradient in zip(parameters, gradients, strict=False):
             if gradient is not None:
+                gradient = gradient.double() if self._wide else gradient
                 # Not in place: autograd may return one tensor for several leaves.
                 self._sums[leaf] = self._sums[leaf] + gradient if leaf in self._sums else gradient
         self.value += ((c * values.detach()).sum() / self._divisor).item()

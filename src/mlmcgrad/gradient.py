@@ -136,13 +136,13 @@ class MarkovGradient:
         the `parameters` given or else the leaves found, in the order autograd meets them. `plan`
         has the lengths of the chains if they are drawn already; n is not read then.
         """
+        shared = False
         if plan is None:
             plan = self.plan(x0, context, n, generator)
         else:
             check_planned(check_call(self.kernel, x0, context, generator), plan)
-        total = WeightedBackward(
-            self.loss, context, divisor=self._divisor(plan), parameters=self._fixed
-        )
+            shared = True  # whoever plans may have further chains of the same loss
+        total = self.total(context, plan, shared=shared)
         simulation = self.simulate(x0, context, plan, generator)
         with refused():
             total.add_all(chunks(simulation, self.chunk))
@@ -226,6 +226,16 @@ class MarkovGradient:
                 f"{self.max_transitions:,}; make it shorter, or raise max_transitions"
             )
         return Simulation(self._reduced(self.kernel.run(x0, context, plan, generator), generator))
+
+    def total(self, context: Context, plan: Plan, *, shared: bool = False) -> WeightedBackward:
+        """What adds up the gradients of the measure of planned chains, piece by piece.
+
+        For those who differentiate it by themselves, for example in several processes; `shared`
+        says that a graph outside of the loss is needed again afterwards.
+        """
+        return WeightedBackward(
+            self.loss, context, divisor=self._divisor(plan), parameters=self._fixed, shared=shared
+        )
 
     def _reduced(self, pieces: Pieces, generator: torch.Generator) -> Pieces:
         simulation = Simulation(pieces)

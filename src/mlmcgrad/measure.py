@@ -7,6 +7,7 @@ state that appears twice is paid for once (`merge`, `merge_runs`), a state witho
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -30,7 +31,12 @@ class Measure:
         return self.owner.shape[0]
 
     def __getitem__(self, rows: Tensor | slice) -> Measure:
-        return Measure(*(pick(t, rows) for t in (self.points, self.owner, self.coefficient)))
+        return Measure(*(pick(tensor, rows) for tensor in self.parts))
+
+    @property
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Points, owners and coefficients."""
+        return self.points, self.owner, self.coefficient
 
 
 def pick(tensor: Tensor, rows: Tensor | slice) -> Tensor:
@@ -61,16 +67,21 @@ def concatenate(measures: list[Measure]) -> Measure:
     )
 
 
-def chunks(measures: Iterable[Measure], size: int) -> Iterator[Measure]:
-    """The same points in the same order, `size` at a time; the last chunk may be smaller."""
+def chunks(measures: Iterable[Measure], size: int | Iterator[int]) -> Iterator[Measure]:
+    """The same points in the same order, `size` at a time; the last chunk may be smaller.
+
+    Sizes that are not all the same come from an iterator without end.
+    """
+    sizes = itertools.repeat(size) if isinstance(size, int) else size
     waiting: list[Measure] = []
-    count = 0
+    count, wanted = 0, next(sizes)
     for measure in measures:
         # Cut, not joined first: a state is copied at most once on its way into a chunk.
-        while count + len(measure) >= size:
-            room = size - count
+        while count + len(measure) >= wanted:
+            room = wanted - count
             yield concatenate([*waiting, measure[:room]])
             waiting, count, measure = [], 0, measure[room:]
+            wanted = next(sizes)
         if len(measure):
             waiting.append(measure)
             count += len(measure)

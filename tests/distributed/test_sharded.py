@@ -127,7 +127,8 @@ def test_the_order_of_the_shards_decides_no_digit() -> None:
         def part(number: int, order: tuple[int, ...] = order) -> Part:
             return Part((weights[order[number]],), (0.0,), torch.zeros(0))
 
-        found += same.compute(part, [parameter], numbers=1, last=False).gradients
+        parts = ((number, part(number)) for number in range(SHARDS))
+        found += same.compute(parts, [parameter], numbers=1, last=False).gradients
     assert all(torch.equal(gradient, found[0]) for gradient in found)
     shares = torch.tensor(sizes, dtype=torch.float64) / 50
     torch.testing.assert_close(found[0].double(), shares @ weights.double(), rtol=1e-6, atol=1e-7)

@@ -32,7 +32,7 @@ def add_up(tensors: Iterable[Tensor]) -> None:
         wide = torch.float32 if bucket[0].dtype in _NARROW else bucket[0].dtype
         flat = bucket[0] if whole else torch.cat([t.reshape(-1) for t in bucket])
         carried = flat.to(world.device, wide)
-        with _explained():
+        with explained():
             dist.all_reduce(carried)
         if carried is not bucket[0]:
             parts = carried.split([t.numel() for t in bucket])
@@ -61,7 +61,7 @@ def most(number: int) -> int:
     if world.size == 1:
         return number
     tensor = torch.tensor([number], device=world.device)
-    with _explained():
+    with explained():
         dist.all_reduce(tensor, dist.ReduceOp.MAX)
     return int(tensor)
 
@@ -72,7 +72,7 @@ def from_first(thing: Thing) -> Thing:
     if world.size == 1:
         return thing
     things = [thing]
-    with _explained():
+    with explained():
         dist.broadcast_object_list(things, src=0, device=world.device)
     return things[0]
 
@@ -97,7 +97,8 @@ def check_same(name: str, tensors: Iterable[Tensor], remedy: str) -> None:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
+    """What torch raises when another process is not there becomes a LostError."""
     try:
         yield
     except RuntimeError as error:

@@ -15,7 +15,7 @@ float32 so often that the order of the sums would decide which of them it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from operator import mul
 from typing import Any
@@ -31,19 +31,21 @@ from mlmcgrad.measure import pick
 from mlmcgrad.plan import Plan
 from mlmcgrad.seeds import seed_for
 
+ELSEWHERE = "it is in another process, whose message says what"
+
 
 @dataclass(frozen=True)
 class Part:
-    """What a shard gives."""
+    """What a shard comes to, or a part of its work: what belongs to one shard is added up."""
 
     gradients: tuple[Tensor, ...]  # of each parameter, mean or sum over the chains of the shard
     numbers: tuple[float, ...]  # whatever else is to be known of it
-    last: Tensor  # (chains of the shard, *shape): where its chains ended
+    last: Tensor | None = None  # (chains of the shard, *shape): where its chains ended
 
 
 @dataclass(frozen=True)
 class Whole:
-    """What all shards give together: the same in every process."""
+    """What all shards come to: the same in every process."""
 
     gradients: tuple[Tensor, ...]
     numbers: tuple[tuple[float, ...], ...]  # a row for each shard
@@ -89,8 +91,8 @@ class Shards:
         """The mean over all chains of what is a mean over the chains of each shard."""
         return sum(map(mul, self.shares, values))
 
-    def mine(self) -> list[int]:
-        """The shards of this process, ascending.
+    def ranks(self, costs: Sequence[float]) -> list[int]:
+        """The process of each shard: they are dealt by cost.
 
         Raises:
             ValueError: there are more processes than shards.
@@ -101,24 +103,27 @@ class Shards:
                 f"shards must be ≥ {world.size}, the number of processes, got {len(self.rows)}; "
                 "start fewer processes, or begin with more shards"
             )
-        costs = [float(plan.longest.sum()) for plan in self.plans]
-        return [int(shard) for shard in dealt(costs, world.size)[world.rank]]
+        ranks = [0] * len(self.rows)
+        for rank, mine in enumerate(dealt(costs, world.size)):
+            for shard in mine.tolist():
+                ranks[shard] = rank
+        return ranks
 
     def compute(
         self,
-        part: Callable[[int], Part],
+        parts: Iterable[tuple[int, Part]],
         parameters: Sequence[Tensor],
         *,
         numbers: int,
         mean: bool = True,
         last: bool = True,
     ) -> Whole:
-        """Compute the shards of this process, and add up those of all processes.
+        """Compute what this process has to do, and add up what all of them did.
 
         Args:
-            part: computes a shard, given its number.
+            parts: computes it, each part with the number of its shard.
             parameters: what the gradients belong to.
-            numbers: how many a shard gives besides.
+            numbers: how many a part has besides.
             mean: whether gradients are means over chains, or sums.
             last: whether the ends of the chains are wanted: one exchange more.
 
@@ -126,28 +131,27 @@ class Shards:
             FloatingPointError: in some process something is not finite; all of them raise.
         """
         sizes = [parameter.numel() for parameter in parameters]
-        device, mine = parameters[0].device, self.mine()
+        device = parameters[0].device
         weights, divisor = self._weights() if mean else ([1] * len(self.rows), 1)
         cells = len(self.rows) * numbers
         flat = torch.zeros(sum(sizes) + cells + 1, dtype=torch.float64, device=device)
         *sums, table, failed = flat.split([*sizes, cells, 1])
         ends: dict[int, Tensor] = {}
         error: FloatingPointError | None = None
-        for shard in mine:
-            try:
-                done = part(shard)
-            except FloatingPointError as exception:
-                error = exception
-                failed.fill_(1.0)
-                break
-            for total, gradient in zip(sums, done.gradients, strict=True):
-                total.add_(gradient.reshape(-1).to(device), alpha=weights[shard])
-            row = slice(shard * numbers, (shard + 1) * numbers)
-            table[row] = torch.tensor(done.numbers, dtype=torch.float64)
-            ends[shard] = done.last
+        try:
+            for shard, part in parts:
+                for total, gradient in zip(sums, part.gradients, strict=True):
+                    total.add_(gradient.reshape(-1).to(device), alpha=weights[shard])
+                row = slice(shard * numbers, (shard + 1) * numbers)
+                table[row] += torch.tensor(part.numbers, dtype=torch.float64, device=device)
+                if part.last is not None:
+                    ends[shard] = part.last
+        except FloatingPointError as exception:
+            error = exception
+            failed.fill_(1.0)
         add_up([flat])
         if failed:
-            raise error or FloatingPointError("it is in another process, whose message says what")
+            raise error or FloatingPointError(ELSEWHERE)
         pairs = zip(parameters, sums, strict=True)
         return Whole(
             tuple((total / divisor).to(p.device, p.dtype).view_as(p) for p, total in pairs),

@@ -20,6 +20,11 @@ def spent(estimate: Estimate) -> tuple[float, ...]:
     return (estimate.value, moved, *counts)
 
 
+def of_states(value: float, count: int) -> tuple[float, ...]:
+    """What is to be known of some states that were differentiated, in the order of `spent`."""
+    return (value, 0.0, 0, count, 0)
+
+
 def added(
     plan: Plan, shards: Shards, done: Whole, parameters: Sequence[Tensor], *, mean: bool = True
 ) -> Estimate:

@@ -22,6 +22,7 @@ V is maximised in the paper's Section 4; here −V is minimised (erratum 9 in do
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, SupportsIndex, TypeAlias, get_args
@@ -29,7 +30,7 @@ from typing import Literal, SupportsIndex, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from mlmcgrad.backward import accumulate, check_gradients
+from mlmcgrad.backward import WeightedBackward, accumulate, check_gradients
 from mlmcgrad.estimate import Estimate
 from mlmcgrad.estimators import MLMC, Average, Estimator, MLMCSum, check_budget
 from mlmcgrad.iwae.encoder import EncoderGradient, Posterior, draw_weights, from_draws, from_states
@@ -47,6 +48,8 @@ from mlmcgrad.kernels import (
     Outcome,
     Simulation,
 )
+from mlmcgrad.kernels.base import Spread
+from mlmcgrad.kernels.proposing import ProposingKernel
 from mlmcgrad.levels import Assignment
 from mlmcgrad.measure import Measure, concatenate
 from mlmcgrad.plan import Plan, check_planned
@@ -193,8 +196,15 @@ class Objective:
         x0: Tensor | Remembered | None = None,
         generator: torch.Generator,
         plan: Plan | None = None,
+        weighing: Spread | None = None,
+        differentiating: Spread | None = None,
     ) -> tuple[tuple[Tensor, ...], Step]:
-        """Return the gradients of `parameters`; `plan` is what `planned` drew before."""
+        """Return the gradients of `parameters`; `plan` is what `planned` drew before.
+
+        Several processes may weigh the draws after the first ones of i-SIR and importance sampling
+        (`weigher`), and differentiate the states (`differentiated`): value, count and gradients
+        are then those of the states of this process.
+        """
         chain = self.kernel in ("mala", "rwmh") or (self.kernel == "isir" and self.candidates > 1)
         if x0 is not None and not chain:
             raise ValueError(
@@ -219,7 +229,7 @@ class Objective:
         if plan is None:
             plan = self.planned(len(y), n, generator)
         check_planned(len(y), plan)
-        states, outcome = self._simulate(first, context, plan, generator)
+        states, outcome = self._simulate(first, context, plan, generator, weighing)
         by_block = self.kernel == "importance"
         limits = thresholds(states, plan, self.thinning, by_block=by_block)
         states = thinned(states, *limits, generator)
@@ -233,6 +243,7 @@ class Objective:
             y,
             draws=len(states.theta) if by_block else first.share.numel(),
             chunk=self.chunk,
+            spread=differentiating,
         )
         of_phi = torch.autograd.grad(q, phi, self._encoder_gradient(first, states, slopes, fixed))
         check_gradients(of_phi)
@@ -248,11 +259,32 @@ class Objective:
             largest=float(first.share.max(1).values.mean()),
         )
 
+    def weigher(self, y: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        """Weighs draws of the encoder for these images, given the image of each: (draws,)."""
+        q = Posterior(*self.model.encoder(y)).detach()
+        sampler = self.sampler
+        assert isinstance(sampler, ProposingKernel)
+        return torch.no_grad()(sampler.weigher((y, *q)))
+
+    def differentiated(self, y: Tensor) -> WeightedBackward:
+        """Adds up gradients of the decoder at states of the chains of these images."""
+        theta, _ = self._networks
+        return WeightedBackward(
+            self._loss, (y,), divisor=len(y), parameters=theta, shared=True, wide=True
+        )
+
     def _simulate(
-        self, first: FirstDraws, context: tuple[Tensor, ...], plan: Plan, generator: torch.Generator
+        self,
+        first: FirstDraws,
+        context: tuple[Tensor, ...],
+        plan: Plan,
+        generator: torch.Generator,
+        weighing: Spread | None,
     ) -> tuple[States, Outcome]:
         """Run the chains: states with their weights in both gradients."""
         z, sampler = first.z, self.sampler
+        if weighing is not None and isinstance(sampler, (ISIR, Importance)):
+            sampler = replace(sampler, weighing=weighing)
         block = FirstBlock(z, first.log_w)
         if isinstance(sampler, Importance):
             drawn = Simulation(sampler.parts(block, context, plan, generator))

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.backward import WeightedBackward
+from mlmcgrad.kernels.base import Spread
 from mlmcgrad.measure import Measure, certainty, concatenate, pick, starts, thin
 from mlmcgrad.plan import Plan
 
@@ -117,6 +118,7 @@ def differentiate(
     *,
     draws: int,
     chunk: int,
+    spread: Spread | None = None,
 ) -> tuple[tuple[Tensor, ...], Tensor, float, int]:
     """Both gradients, mean over the data, in chunks of states.
 
@@ -127,6 +129,8 @@ def differentiate(
         y: data, (batch, …).
         draws: the number of first draws, batch·k.
         chunk: states in one backward pass.
+        spread: takes the passes of θ, in several processes; what is returned of θ is then that
+            of the passes that were taken here.
 
     Returns:
         Σ_j c_j ∇_θ ℓ_j; the slopes b_j ∂ℓ_j/∂z_j, (draws, latent); Σ_j c_j ℓ_j; and the number of
@@ -136,13 +140,21 @@ def differentiate(
     c = measure.coefficient
     # One row more: what is no first draw has the number −1, and ends there.
     slopes = measure.points.new_zeros(draws + 1, *measure.points.shape[1:])
-    both = WeightedBackward(loss, (y,), divisor=len(y), parameters=parameters)
+    both = WeightedBackward(
+        loss, (y,), divisor=len(y), parameters=parameters, wide=spread is not None
+    )
     used = c != 0.0
     served = used & (b <= _LARGEST_RATIO * c.abs())  # φ is served by the pass of θ
     # Where it is not served, the ratio may be anything: the pass of φ puts its slope there.
     ratio = (b / c).to(slopes.dtype)[:, None]
-    for rows in _chunks(used, chunk):
-        slopes[pick(draw, rows)] = pick(ratio, rows) * both.add_with_slopes(measure[rows])
+
+    def add(*piece: Tensor) -> Tensor:
+        return both.add_with_slopes(Measure(*piece))
+
+    for rows in _chunks(used, len(used) if spread else chunk):
+        piece = measure[rows].parts
+        slope = spread(piece, add, chunk) if spread else add(*piece)
+        slopes[pick(draw, rows)] = pick(ratio, rows) * slope
     only_phi = WeightedBackward(loss, (y,), divisor=len(y), parameters=())
     weighted = Measure(measure.points, measure.owner, b)
     for rows in _chunks((b != 0.0) & ~served, chunk):

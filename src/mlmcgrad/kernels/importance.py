@@ -180,21 +180,23 @@ class Importance(ProposingKernel):
         self, context: Context, who: Tensor, start: FirstBlock | None, generator: torch.Generator
     ) -> tuple[Tensor, Iterator[Tensor]]:
         """Weights of one long simulation, and its draws, made again when they are taken."""
-        parts, state = who.split(self.chunk), generator.get_state()
+        size = max(1, _PART_DRAWS // self.chunk) * self.chunk
+        parts, state = who.split(size), generator.get_state()
         # One piece of memory each: small ones between large ones would leave holes.
         log_w = torch.empty(len(who), dtype=torch.float64, device=generator.device)
         before = state.new_empty(len(parts), len(state))
-        for rows, out, then in zip(parts, log_w.split(self.chunk), before, strict=True):
+        for rows, out, then in zip(parts, log_w.split(size), before, strict=True):
             then.copy_(generator.get_state())
-            out.copy_(self.fresh(context, rows, generator)[1][0])
+            torch.cat(self.fresh(context, rows, generator)[1], out=out)
 
         def pieces() -> Iterator[Tensor]:
             if start is not None:
                 yield start.points[0]
             replay = torch.Generator(generator.device)
-            for rows, then in zip(parts, before, strict=True):
+            for part, then in zip(parts, before, strict=True):
                 replay.set_state(then.clone())
-                yield self.draw(take(context, rows), len(rows), replay)
+                for rows in part.split(self.chunk):
+                    yield self.draw(take(context, rows), len(rows), replay)
 
         return log_w, pieces()
 

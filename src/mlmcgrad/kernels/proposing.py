@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mlmcgrad.kernels.base import (
     Context,
+    Spread,
     Start,
     check_rows,
     check_unchanged,
@@ -48,6 +49,8 @@ class ProposingKernel:
     propose: Callable[..., Tensor]
     candidates: int
     chunk: int = field(default=1024, kw_only=True)
+    # For those who weigh in several processes; not an argument for users.
+    weighing: Spread | None = field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         whole(self.candidates, "candidates")
@@ -92,8 +95,16 @@ class ProposingKernel:
         for who in owner.split(self.chunk) if len(owner) else ():
             rows = take(context, who)
             states.append(self.draw(rows, len(who), generator))
-            log_weights.append(self.weigh(states[-1], rows))
+            if self.weighing is None:
+                log_weights.append(self.weigh(states[-1], rows))
+        if self.weighing is not None and states:
+            rows = (torch.cat(states), owner)
+            log_weights = [self.weighing(rows, self.weigher(context), self.chunk)]
         return states, log_weights
+
+    def weigher(self, context: Context) -> Callable[[Tensor, Tensor], Tensor]:
+        """Weighs draws, given the rows of this context that they belong to."""
+        return lambda z, owner: self.weigh(z, take(context, owner))
 
     def weigh(self, z: Tensor, context: Context) -> Tensor:
         """Log weights in float64, (rows,)."""
