@@ -5,8 +5,10 @@
 c_0 and c_1 of a step of BR-IWAE (`Objective.gradient` with i-SIR, k = 5, 64 images), d of the
 dealing, and the latency and the seconds a byte of an all-reduce over gloo between two processes are
 measured on this machine. The all-reduce of R ranks is taken for a ring: 2(R − 1) messages of
-bytes/R. Loads are drawn, not measured. `python -m benchmarks.scale` takes minutes, writes
-scale.json and prints the tables of docs/scale.md; `python -m benchmarks.scale tables` only prints.
+bytes/R. Loads are drawn, not measured; what others do of a long chain is what the processes would
+agree on (`mlmcgrad/distributed/share.py`). `python -m benchmarks.scale` takes minutes, writes
+scale.json and prints the tables of docs/scale.md; `… simulate` keeps the measured constants, and
+`… tables` only prints.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ import socket
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -29,8 +31,10 @@ import torch.distributed as dist
 import mlmcgrad as mg
 from benchmarks.timing import one_core
 from mlmcgrad.distributed.deal import dealt
+from mlmcgrad.distributed.share import LEAST, Work, work_of_chains, work_of_draws, worth
 from mlmcgrad.iwae import CIFAR10, DIGITS, Bernoulli, LatentModel, Objective
 from mlmcgrad.iwae.networks import Sizes
+from mlmcgrad.plan import Plan
 
 PATH = Path(__file__).with_suffix(".json")
 NETWORKS = {"digits": DIGITS, "cifar10": CIFAR10}
@@ -39,6 +43,9 @@ TRUNCATIONS = (64, 1024)
 CHAINS = (64, 128)  # of a rank
 BATCH = 1024  # of all ranks, where ranks share a fixed one
 DOUBLE = 8  # bytes: gradients are added in float64
+LARGE = 947_723  # parameters of cifar10: they say how much is worth a message
+Kind: TypeAlias = Callable[[Sequence[Plan], int], Work]
+KINDS: dict[str, Kind] = {"draws": work_of_draws, "markov": work_of_chains}
 
 
 def loads(ranks: int, chains: int, truncation: float, dealing: bool, seed: int) -> torch.Tensor:
@@ -59,10 +66,32 @@ def loads(ranks: int, chains: int, truncation: float, dealing: bool, seed: int) 
     return longest.reshape(ranks, -1).sum(1)
 
 
-def imbalance(ranks: int, chains: int, truncation: float, dealing: bool) -> tuple[float, float]:
-    """Mean transitions of the slowest rank, and of a rank, over many steps."""
+def shared(ranks: int, chains: int, truncation: float, kind: Kind, least: int, seed: int) -> Work:
+    """The work of each rank in one step of one balanced plan, where long chains are shared."""
+    estimator = mg.MLMC(truncation, assignment="balanced")
+    plan = estimator.plan(chains, None, torch.Generator().manual_seed(seed))
+    return kind([plan.select(rows) for rows in dealt(plan.longest, ranks)], least)
+
+
+def imbalance(
+    ranks: int,
+    chains: int,
+    truncation: float,
+    dealing: bool,
+    kind: Kind | None = None,
+    least: int = LEAST,
+) -> tuple[float, float]:
+    """Mean work of the slowest rank, and of a rank, over many steps.
+
+    Without a kind chains are whole, and the work is transitions.
+    """
     repeats = max(10, min(400, 100_000 // chains))
-    drawn = [loads(ranks, chains, truncation, dealing, seed).double() for seed in range(repeats)]
+    drawn = [
+        loads(ranks, chains, truncation, dealing, seed).double()
+        if kind is None
+        else torch.tensor(shared(ranks, chains, truncation, kind, least, seed).shared).double()
+        for seed in range(repeats)
+    ]
     slowest = statistics.fmean(float(each.max()) for each in drawn)
     return slowest, statistics.fmean(float(each.mean()) for each in drawn)
 
@@ -81,7 +110,8 @@ def step(
 ) -> tuple[float, float]:
     """Seconds of a step, and the share of them in which a rank does work that one rank has too."""
     of = record["networks"][network]
-    slowest, mean = imbalance(ranks, chains, truncation, dealing=True)
+    least = worth(of["parameters"])
+    slowest, mean = imbalance(ranks, chains, truncation, True, work_of_draws, least)
     fixed = of["fixed"] + record["dealing"] * chains
     total = fixed + of["transition"] * slowest + exchange(record, DOUBLE * of["parameters"], ranks)
     return total, of["transition"] * mean / total
@@ -170,7 +200,8 @@ def _exchanging(rank: int, port: int, answer: Any) -> None:
 
 
 def simulated() -> list[dict[str, Any]]:
-    """Imbalance of the ranks: independent levels, and one plan that is dealt."""
+    """Imbalance of the ranks: independent levels, one plan that is dealt, shared work."""
+    least = worth(LARGE)
     return [
         {
             "truncation": t,
@@ -178,6 +209,10 @@ def simulated() -> list[dict[str, Any]]:
             "chains": chains,
             "independent": np.divide(*imbalance(ranks, ranks * chains, t, False)).item(),
             "dealt": np.divide(*imbalance(ranks, ranks * chains, t, True)).item(),
+            **{
+                name: np.divide(*imbalance(ranks, ranks * chains, t, True, kind, least)).item()
+                for name, kind in KINDS.items()
+            },
         }
         for t in TRUNCATIONS
         for chains in CHAINS
@@ -217,11 +252,13 @@ def tables(record: dict[str, Any]) -> str:
         f"{1e-9 / record['seconds_a_byte']:.2f} GB a second; dealing: "
         f"{1e6 * record['dealing']:.1f} µs a chain.",
         "",
-        "| T | chains a rank | ranks | independent levels | one plan, dealt |",
-        "|---|---|---|---|---|",
+        "| T | chains a rank | ranks | independent levels | one plan, whole chains | i-SIR, "
+        "importance, shared | Markov chains, shared |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in record["simulated"]:
-        ratios = f"{row['independent']:.2f} | {row['dealt']:.2f}"
+        names = ("independent", "dealt", *KINDS)
+        ratios = " | ".join(f"{row[name]:.2f}" for name in names)
         lines.append(f"| {row['truncation']} | {row['chains']} | {row['ranks']} | {ratios} |")
     lines += [
         "",
@@ -237,7 +274,8 @@ def tables(record: dict[str, Any]) -> str:
 
 def main() -> None:
     if sys.argv[1:] != ["tables"]:
-        record = measured()
+        old = sys.argv[1:] == ["simulate"]
+        record = json.loads(PATH.read_text(encoding="utf-8")) if old else measured()
         record = {**record, "simulated": simulated(), "modelled": modelled(record)}
         PATH.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(tables(json.loads(PATH.read_text(encoding="utf-8"))), end="")

@@ -2,7 +2,7 @@
 
 Each chain goes to the share that has the least to do so far (Graham 1969). The most that a share
 has is then below mean + the cost of one chain, and a chain that alone costs more than the mean is
-all that its share has.
+all that its share has; `share.py` is about such a chain.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ A kernel draws for all chains of a call from one generator. So that no number de
 processes there are, a batch is cut into a fixed number of shards, dealt by cost, and shard s of
 iteration n draws from a generator seeded by (seed, n, s). Processes share the shards: one process
 computes all of them one after the other, as many processes as shards one each. The plan of the
-lengths is drawn once for the whole batch, from (seed, n).
+lengths is drawn once for the whole batch, from (seed, n). Where one chain is more than what a shard
+has on average, other processes do a part of its work (`share.py`), and the same numbers come of it.
 
 Gradients are added in float64, each times the number of chains of its shard, and the sum is divided
 at the end. Products of a float32 and a small integer are exact, and so are nearly all of their

@@ -24,8 +24,8 @@ from mlmcgrad.plan import Plan
 
 # A shard within this part of the mean is left alone.
 SLACK = 0.02
-# What is given at a time: this part of the mean, and not less than a message is worth, which costs
-# about as much as a unit of a network with so many parameters (measured, docs/scale.md).
+# What is given at a time: this part of the mean, and not less than a message is worth: units times
+# parameters, between a network that gains by messages and one that loses (docs/scale.md).
 STEP, LEAST, WORTH = 0.02, 16, 2**24
 
 

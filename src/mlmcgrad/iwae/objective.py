@@ -22,7 +22,6 @@ V is maximised in the paper's Section 4; here −V is minimised (erratum 9 in do
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, SupportsIndex, TypeAlias, get_args
@@ -36,20 +35,10 @@ from mlmcgrad.estimators import MLMC, Average, Estimator, MLMCSum, check_budget
 from mlmcgrad.iwae.encoder import EncoderGradient, Posterior, draw_weights, from_draws, from_states
 from mlmcgrad.iwae.first import FirstDraws, complete, first_draws
 from mlmcgrad.iwae.networks import LatentModel
+from mlmcgrad.iwae.samplers import sampler_of
 from mlmcgrad.iwae.states import States, differentiate, of_blocks, side_by_side, thinned, thresholds
-from mlmcgrad.kernels import (
-    ISIR,
-    MALA,
-    RWMH,
-    FirstBlock,
-    FromStep,
-    Importance,
-    Kernel,
-    Outcome,
-    Simulation,
-)
+from mlmcgrad.kernels import ISIR, FirstBlock, Importance, Kernel, Outcome, Simulation
 from mlmcgrad.kernels.base import Spread
-from mlmcgrad.kernels.proposing import ProposingKernel
 from mlmcgrad.levels import Assignment
 from mlmcgrad.measure import Measure, concatenate
 from mlmcgrad.plan import Plan, check_planned
@@ -151,20 +140,14 @@ class Objective:
     @cached_property
     def sampler(self) -> Kernel:
         """What samples p_θ(z | y)."""
-
-        def log_density(z: Tensor, y: Tensor, *_: Tensor) -> Tensor:
-            return self.model.log_joint(z, y)
-
-        if self.kernel == "mala":
-            return MALA(log_density, self.step_size)
-        if self.kernel == "rwmh":
-            return RWMH(log_density, self.step_size)
-        weighed = (self.model.log_weight, self.model.propose, self.candidates)
-        if self.kernel == "importance":
-            return Importance(*weighed, chunk=self.chunk)
-        if self.candidates == 1:  # the ELBO: the draw itself
-            return FromStep(_stay)
-        return ISIR(*weighed, rao_blackwell=self.rao_blackwell, chunk=self.chunk)
+        return sampler_of(
+            self.model,
+            self.kernel,
+            candidates=self.candidates,
+            step_size=self.step_size,
+            rao_blackwell=self.rao_blackwell,
+            chunk=self.chunk,
+        )
 
     def backward(
         self,
@@ -201,9 +184,9 @@ class Objective:
     ) -> tuple[tuple[Tensor, ...], Step]:
         """Return the gradients of `parameters`; `plan` is what `planned` drew before.
 
-        Several processes may weigh the draws after the first ones of i-SIR and importance sampling
-        (`weigher`), and differentiate the states (`differentiated`): value, count and gradients
-        are then those of the states of this process.
+        Several processes may weigh the draws of i-SIR and importance sampling, but for the first
+        ones, and differentiate the states (`differentiated`): value, count and gradients are then
+        those of the states of this process.
         """
         chain = self.kernel in ("mala", "rwmh") or (self.kernel == "isir" and self.candidates > 1)
         if x0 is not None and not chain:
@@ -259,19 +242,10 @@ class Objective:
             largest=float(first.share.max(1).values.mean()),
         )
 
-    def weigher(self, y: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-        """Weighs draws of the encoder for these images, given the image of each: (draws,)."""
-        q = Posterior(*self.model.encoder(y)).detach()
-        sampler = self.sampler
-        assert isinstance(sampler, ProposingKernel)
-        return torch.no_grad()(sampler.weigher((y, *q)))
-
     def differentiated(self, y: Tensor) -> WeightedBackward:
         """Adds up gradients of the decoder at states of the chains of these images."""
         theta, _ = self._networks
-        return WeightedBackward(
-            self._loss, (y,), divisor=len(y), parameters=theta, shared=True, wide=True
-        )
+        return WeightedBackward(self._loss, (y,), divisor=len(y), parameters=theta, wide=True)
 
     def _simulate(
         self,
@@ -323,7 +297,3 @@ class Objective:
 
     def _loss(self, z: Tensor, y: Tensor, *_: Tensor) -> Tensor:
         return -self.model.log_joint(z, y)
-
-
-def _stay(z: Tensor, *_: Tensor, generator: torch.Generator) -> Tensor:
-    return z

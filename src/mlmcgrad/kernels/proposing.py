@@ -91,6 +91,10 @@ class ProposingKernel:
         self, context: Context, owner: Tensor, generator: torch.Generator
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Draws for these rows with their log weights, chunk by chunk."""
+
+        def weigh(z: Tensor, who: Tensor) -> Tensor:
+            return self.weigh(z, take(context, who))
+
         states, log_weights = [], []
         for who in owner.split(self.chunk) if len(owner) else ():
             rows = take(context, who)
@@ -99,12 +103,8 @@ class ProposingKernel:
                 log_weights.append(self.weigh(states[-1], rows))
         if self.weighing is not None and states:
             rows = (torch.cat(states), owner)
-            log_weights = [self.weighing(rows, self.weigher(context), self.chunk)]
+            log_weights = [self.weighing(rows, weigh, self.chunk)]
         return states, log_weights
-
-    def weigher(self, context: Context) -> Callable[[Tensor, Tensor], Tensor]:
-        """Weighs draws, given the rows of this context that they belong to."""
-        return lambda z, owner: self.weigh(z, take(context, owner))
 
     def weigh(self, z: Tensor, context: Context) -> Tensor:
         """Log weights in float64, (rows,)."""

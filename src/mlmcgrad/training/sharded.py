@@ -20,6 +20,7 @@ from mlmcgrad.distributed.share import work_of_chains, work_of_draws, worth
 from mlmcgrad.distributed.sharing import Done, Gives, Sharing
 from mlmcgrad.distributed.spent import COUNT, added, of_states, spent
 from mlmcgrad.iwae.objective import Objective, Step
+from mlmcgrad.iwae.samplers import weigher
 from mlmcgrad.kernels.proposing import ProposingKernel
 from mlmcgrad.measure import Measure
 from mlmcgrad.store import Remembered
@@ -77,7 +78,8 @@ class ShardedObjective:
             yield Part(gradients, numbers, step.estimate.last)
 
         def weighed(shard: int, message: Sequence[Tensor]) -> Done:
-            return Done(None, taken(message, objective.weigher(rows_of(y, shards.rows[shard]))))
+            weigh = weigher(objective.model, rows_of(y, shards.rows[shard]))
+            return Done(None, taken(message, weigh))
 
         def differentiated(shard: int, message: Sequence[Tensor]) -> Done:
             total = objective.differentiated(rows_of(y, shards.rows[shard]))
