@@ -108,7 +108,7 @@ class WeightedBackward:
             if gradient is not None:
                 # Not in place: autograd may return one tensor for several leaves.
                 self._sums[leaf] = self._sums[leaf] + gradient if leaf in self._sums else gradient
-        self.value += ((c * values.detach()).sum() / self._divisor).item()
+        self.value += (c * values.detach()).sum().item() / self._divisor
         self.count += len(measure)
         slopes = zip(inputs, gradients[len(parameters) :], strict=True)
         return tuple(torch.zeros_like(x) if slope is None else slope for x, slope in slopes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,8 +19,7 @@ from mlmcgrad.kernels.base import (
     take,
     tensors_in,
 )
-from mlmcgrad.kernels.groups import Floats, Integers
-from mlmcgrad.measure import pick
+from mlmcgrad.measure import Floats, Integers, Measure, pick
 from mlmcgrad.ranges import whole
 from mlmcgrad.store import Remembered
 
@@ -38,6 +38,21 @@ class FirstBlock:
 
     points: Tensor  # (chains, k, *shape): independent draws of the proposal
     log_weight: Tensor  # (chains, k)
+
+
+class FirstWeights(NamedTuple):
+    """The weights of the first block of some chains: independent draws of q, k for each."""
+
+    log_sum: Floats  # (chains,): log Σ w
+    share: Floats  # (chains, k): w / Σ w
+
+
+class Part(NamedTuple):
+    """A piece of a simulation: its measure, and the weights of draws within their block."""
+
+    measure: Measure
+    share: Tensor  # (points,) float64: w / Σ w over the block; 0 outside of the blocks that count
+    first: FirstWeights  # of the chains that begin in this piece
 
 
 @dataclass(frozen=True)
@@ -134,9 +149,10 @@ def insert(chunks: list[Tensor], start: Tensor, where: Tensor) -> Tensor:
 
 def usable(log_w: Tensor) -> tuple[Floats, int]:
     """Log weights with −∞ for those that are NaN or +∞, on the host, and how many these are."""
-    values = log_w.cpu().numpy()
-    bad = ~(values < np.inf)
-    return np.where(bad, -np.inf, values), int(np.count_nonzero(bad))
+    values: Floats = log_w.cpu().numpy()
+    good = values < np.inf
+    bad = values.size - int(np.count_nonzero(good))
+    return (np.where(good, values, -np.inf) if bad else values), bad
 
 
 def check_alive(log_w: Floats, chains: Integers, what: str) -> None:
