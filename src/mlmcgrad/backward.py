@@ -100,7 +100,7 @@ class WeightedBackward:
         gradients = torch.autograd.grad(
             values,
             (*parameters, *inputs),
-            c * (1.0 / self._divisor),
+            c if self._divisor == 1 else c * (1.0 / self._divisor),
             retain_graph=self._shared or not last,
             allow_unused=True,
         )

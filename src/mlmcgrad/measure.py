@@ -133,16 +133,19 @@ def systematic(probability: Floats, owner: Integers, generator: torch.Generator)
     Returns:
         Which ones are kept, (points,).
     """
-    end = np.append(np.flatnonzero(np.diff(owner)) + 1, len(owner))[: len(owner)]
-    if len(end) > np.count_nonzero(np.bincount(owner)):  # the points of a chain are not together
+    if not len(owner):
+        return np.zeros(0, dtype=bool)
+    later = np.flatnonzero(owner[1:] != owner[:-1]) + 1
+    first = np.concatenate([[0], later])  # of the points of each chain
+    if len(first) > np.count_nonzero(np.bincount(owner)):  # the points of a chain are not together
         order = owner.argsort(kind="stable")
         keep = np.empty(len(owner), dtype=bool)
         keep[order] = systematic(probability[order], owner[order], generator)
         return keep
-    size = np.diff(end, prepend=0)  # of each chain
+    size = np.concatenate([later, [len(owner)]]) - first
     before = probability.cumsum() - probability
-    u = torch.rand(len(end), dtype=torch.float64, device=generator.device, generator=generator)
-    start = before + (u.cpu().numpy() - before[end - size]).repeat(size)
+    u = torch.rand(len(first), dtype=torch.float64, device=generator.device, generator=generator)
+    start = before + (u.cpu().numpy() - before[first]).repeat(size)
     # A NaN is kept, not hidden.
     return ~(np.floor(start + probability) <= np.floor(start))
 

@@ -23,7 +23,7 @@ def test_both_gradients_are_those_of_autograd() -> None:
         return -model.log_joint(z, y)
 
     states = States(Measure(z, owner, c), b.numpy())
-    theta, slopes, total, count = differentiate(loss, parameters, states, y, chunk=chunk)
+    theta, slopes, total, count = differentiate(model.log_joint, parameters, states, y, chunk=chunk)
     losses = loss(z, y[owner])
     value = (c * losses).sum() / 3
     for a, e in zip(theta, torch.autograd.grad(value, parameters), strict=True):

@@ -27,13 +27,13 @@ class Findings(NamedTuple):
 
 def findings(pieces: list[FirstWeights]) -> Findings:
     """The numbers for all data, from the pieces of a simulation."""
-    share = np.concatenate([piece.share for piece in pieces])
+    share = np.concatenate([piece.share.T for piece in pieces], 1)  # (k, batch)
     log_sum = np.concatenate([piece.log_sum for piece in pieces])
-    bound = float(log_sum.mean()) - math.log(share.shape[1])
+    bound = float(log_sum.mean()) - math.log(len(share))
     if not math.isfinite(bound):
         raise FloatingPointError(f"the bound is {bound}: weights are not finite, or all are 0")
-    effective = 1.0 / (share * share).sum(1)
-    return Findings(bound, float(effective.mean()), float(share.max(1).mean()))
+    effective = 1.0 / (share * share).sum(0)
+    return Findings(bound, float(effective.mean()), float(share.max(0).mean()))
 
 
 def complete(x0: Tensor | Remembered, drawn: Tensor) -> Tensor:

@@ -214,7 +214,7 @@ class Objective:
         states = thinned(states, *limits, generator)
         theta, phi = self._networks
         gradient, slopes, value, count = differentiate(
-            self._loss, theta, states, y, chunk=self.chunk
+            self.model.log_joint, theta, states, y, chunk=self.chunk
         )
         of_q = encoder_gradient(self.encoder, states, slopes, total, fixed)
         of_phi = torch.autograd.grad(q, phi, of_q)
@@ -270,6 +270,3 @@ class Objective:
     def _by_block(self) -> bool:
         """Whether importance sampling has no state to go on from, and all blocks are alike."""
         return not self._apart and isinstance(self._drawing, Importance)
-
-    def _loss(self, z: Tensor, y: Tensor, *_: Tensor) -> Tensor:
-        return -self.model.log_joint(z, y)

@@ -88,7 +88,7 @@ def thinned(
 
 
 def differentiate(
-    loss: Callable[[Tensor, Tensor], Tensor],
+    log_joint: Callable[[Tensor, Tensor], Tensor],
     parameters: tuple[Tensor, ...],
     states: States,
     y: Tensor,
@@ -98,7 +98,7 @@ def differentiate(
     """Both gradients, mean over the data, in chunks of states.
 
     Args:
-        loss: ℓ(z, y), (rows,).
+        log_joint: −ℓ(z, y), (rows,).
         parameters: θ.
         states: the states and their weights.
         y: data, (batch, …).
@@ -108,19 +108,27 @@ def differentiate(
         Σ_j c_j ∇_θ ℓ_j; the slopes b_j ∂ℓ_j/∂z_j, (points, latent); Σ_j c_j ℓ_j; and the number of
         states that were differentiated.
     """
-    measure, b = states.theta, states.phi
-    c, slopes = measure.coefficient.cpu().numpy(), torch.zeros_like(measure.points)
-    both = WeightedBackward(loss, (y,), divisor=len(y), parameters=parameters)
+    points, owner, b = states.theta.points, states.theta.owner, states.phi
+    c, slopes = states.theta.coefficient.cpu().numpy(), torch.zeros_like(points)
+
+    def weighted(weight: Floats) -> Measure:
+        return Measure(points, owner, torch.from_numpy(weight / -len(y)).to(points))
+
+    both = WeightedBackward(log_joint, (y,), divisor=1, parameters=parameters)
+    theta = weighted(c)
     for rows in _chunks(c != 0.0, chunk):
-        slopes[rows] = both.add_with_slopes(measure[rows])
+        slopes[rows] = both.add_with_slopes(theta[rows])
     served = b <= _LARGEST_RATIO * np.abs(c)  # by the pass of θ
     ratio = np.divide(b, c, out=np.zeros_like(b), where=served & (c != 0.0))
     slopes *= torch.from_numpy(ratio).to(slopes)[:, None]
-    only_phi = WeightedBackward(loss, (y,), divisor=len(y), parameters=())
-    weighted = Measure(measure.points, measure.owner, torch.from_numpy(b).to(slopes.device))
-    for rows in _chunks(~served, chunk):
-        slopes[rows] = only_phi.add_with_slopes(weighted[rows])
-    return both.gradients(), slopes, both.value, both.count + only_phi.count
+    count = both.count
+    if not served.all():
+        only_phi = WeightedBackward(log_joint, (y,), divisor=1, parameters=())
+        phi = weighted(b)
+        for rows in _chunks(~served, chunk):
+            slopes[rows] = only_phi.add_with_slopes(phi[rows])
+        count += only_phi.count
+    return both.gradients(), slopes, both.value, count
 
 
 def _chunks(where: Booleans, size: int) -> Iterator[Tensor | slice]:

@@ -105,16 +105,16 @@ class ISIR(ProposingKernel):
         evaluations, moves, invalid, collapsed = 0, 0.0, 0, 0
         first = FirstWeights(np.zeros(0), np.zeros((0, self.candidates - kept)))
         for begin, end in self._parts(plan.longest):
-            running = plan.longest > begin
-            plan, order = plan.select(running), order[running]
+            if begin > 0:
+                running = plan.longest > begin
+                plan, order = plan.select(running), order[running]
             lengths = plan.longest.clamp(max=end) - begin
             draws, z, owner, bad = self._draw(start, law, context, order, lengths, generator)
             share, began = np.zeros(len(owner)), first
             if begin == 0:
                 began, collapsed = _first_block(draws, order, kept, share)
                 last = torch.empty_like(z[: len(order)])
-            weights = plan.at(begin + draws.step, draws.chain)
-            selection = select(draws, weights, generator)
+            selection = select(draws, plan.flat(begin + 1, end), generator)
             coefficient = selection.coefficient
             if begin > 0:
                 coefficient[draws.starting] += carried
@@ -122,10 +122,11 @@ class ISIR(ProposingKernel):
             moves, invalid = moves + selection.moves, invalid + bad
             ended = plan.longest <= end
             last[order[ended]] = z[selection.kept[ended]]
-            held, law = still_possible(draws, selection, int((~ended).sum()))
-            start = FirstBlock(z[held], draws.log_w[held])
-            # A draw that goes on is not in the measure yet: it would be paid for twice.
-            carried, coefficient[held] = coefficient[held], 0.0
+            if not ended.all():
+                held, law = still_possible(draws, selection, int((~ended).sum()))
+                start = FirstBlock(z[held], draws.log_w[held])
+                # A draw that goes on is not in the measure yet: it would be paid for twice.
+                carried, coefficient[held] = coefficient[held], 0.0
             owner, coefficient = owner.to(z.device), coefficient.to(z.device)
             within = torch.from_numpy(share).to(z.device)
             yield Part(Measure(z, owner, coefficient), within, began)
@@ -160,16 +161,16 @@ class ISIR(ProposingKernel):
         starts = 1 if law is None else law.shape[1]
         counts = starts + (self.candidates - 1) * lengths
         owner = chains.repeat_interleave(counts)  # (draws,)
-        free = torch.ones(len(owner), dtype=torch.bool)
-        if start is not None:
-            first = counts.cumsum(0) - counts
-            free[(first[:, None] + torch.arange(start.points.shape[1])).flatten()] = False
-        states, weights = self.fresh(context, owner[free], generator)
         if start is None:
+            states, weights = self.fresh(context, owner, generator)
             z, log_w = torch.cat(states), torch.cat(weights)
         else:
-            z = insert(states, start.points.flatten(0, 1), ~free)
-            log_w = insert(weights, start.log_weight.flatten().double(), ~free)
+            first = counts.cumsum(0) - counts
+            given = torch.zeros(len(owner), dtype=torch.bool)
+            given[(first[:, None] + torch.arange(start.points.shape[1])).flatten()] = True
+            states, weights = self.fresh(context, owner[~given], generator)
+            z = insert(states, start.points.flatten(0, 1), given)
+            log_w = insert(weights, start.log_weight.flatten().double(), given)
         usual, bad = usable(log_w)
         draws = Draws(torch.from_numpy(usual), lengths, self.candidates - 1, law)
         return draws, z, owner, bad

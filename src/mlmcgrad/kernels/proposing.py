@@ -150,9 +150,10 @@ def insert(chunks: list[Tensor], start: Tensor, where: Tensor) -> Tensor:
 def usable(log_w: Tensor) -> tuple[Floats, int]:
     """Log weights with −∞ for those that are NaN or +∞, on the host, and how many these are."""
     values: Floats = log_w.cpu().numpy()
-    good = values < np.inf
-    bad = values.size - int(np.count_nonzero(good))
-    return (np.where(good, values, -np.inf) if bad else values), bad
+    if values.max() < np.inf:  # which a NaN is not
+        return values, 0
+    bad = ~(values < np.inf)
+    return np.where(bad, -np.inf, values), int(np.count_nonzero(bad))
 
 
 def check_alive(log_w: Floats, chains: Integers, what: str) -> None:

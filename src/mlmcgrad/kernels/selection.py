@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels.groups import uniforms
+from mlmcgrad.kernels.groups import shares, uniforms
 from mlmcgrad.measure import pick
 
 # A draw that is kept with a smaller probability is forgotten between two parts of a chain.
@@ -134,7 +134,7 @@ def choose_sampled(
     A step leaves the kept state if `leave` is at least the staying probability, for the candidate
     that `choice` picks from the block.
     """
-    log_sum, share = _block(draws.new)
+    log_sum, share = (torch.from_numpy(found) for found in shares(draws.new.numpy()))
     # The candidate that a step would move to does not depend on the kept state: all at once.
     picked = draws.block + _pick(share, choice)
     # leave ≥ sigmoid(log w_s − log S) is log w_s ≤ logit(leave) + log S: what is left to do step by
@@ -142,13 +142,12 @@ def choose_sampled(
     bar = leave.logit() + log_sum
     order = draws.step.argsort(stable=True)  # step by step, so that each step is a slice
     holder, kept = _follow(draws, *(pick(c, order) for c in (bar, picked)))
+    holder = torch.empty_like(holder).index_copy_(0, order, holder)  # block by block
     log_kept = pick(draws.log_w, holder)
-    stay = torch.empty_like(leave)
-    stay[order] = torch.sigmoid(log_kept - pick(log_sum, order))
+    stay = torch.sigmoid(log_kept - log_sum)
     coefficient = draws.spread((weights * (1.0 - stay))[:, None] * share)
-    coefficient.index_add_(0, holder, pick(weights * stay, order))
-    moves = float((log_kept <= pick(bar, order)).sum())
-    return Selection(coefficient, kept, moves), stay
+    coefficient.index_add_(0, holder, weights * stay)
+    return Selection(coefficient, kept, float((log_kept <= bar).sum())), stay
 
 
 def _follow(draws: Draws, bar: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
