@@ -115,11 +115,11 @@ def differentiate(
         return Measure(points, owner, torch.from_numpy(weight / -len(y)).to(points))
 
     both = WeightedBackward(log_joint, (y,), divisor=1, parameters=parameters)
-    theta = weighted(c)
-    for rows in _chunks(c != 0.0, chunk):
+    theta, used = weighted(c), c != 0.0
+    for rows in _chunks(used, chunk):
         slopes[rows] = both.add_with_slopes(theta[rows])
-    served = b <= _LARGEST_RATIO * np.abs(c)  # by the pass of θ
-    ratio = np.divide(b, c, out=np.zeros_like(b), where=served & (c != 0.0))
+    served = b <= _LARGEST_RATIO * np.abs(c)  # φ, by the pass of θ
+    ratio = np.where(served, b, 0.0) / np.where(used, c, 1.0)
     slopes *= torch.from_numpy(ratio).to(slopes)[:, None]
     count = both.count
     if not served.all():

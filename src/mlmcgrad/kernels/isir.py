@@ -37,7 +37,7 @@ from mlmcgrad.kernels.proposing import (
     usable,
 )
 from mlmcgrad.kernels.selection import Draws, rao_blackwell, sampled, still_possible
-from mlmcgrad.measure import Floats, Measure
+from mlmcgrad.measure import Floats, Measure, pick
 from mlmcgrad.plan import Plan
 from mlmcgrad.ranges import whole
 from mlmcgrad.store import Remembered
@@ -120,10 +120,10 @@ class ISIR(ProposingKernel):
                 coefficient[draws.starting] += carried
             evaluations += len(owner) - carried.numel()
             moves, invalid = moves + selection.moves, invalid + bad
-            ended = plan.longest <= end
-            last[order[ended]] = z[selection.kept[ended]]
-            if not ended.all():
-                held, law = still_possible(draws, selection, int((~ended).sum()))
+            ended = int((plan.longest <= end).sum())  # the shortest come first
+            last[order[:ended]] = pick(z, selection.kept[:ended])
+            if ended < len(order):
+                held, law = still_possible(draws, selection, len(order) - ended)
                 start = FirstBlock(z[held], draws.log_w[held])
                 # A draw that goes on is not in the measure yet: it would be paid for twice.
                 carried, coefficient[held] = coefficient[held], 0.0
