@@ -130,6 +130,11 @@ def test_systematic_choice_keeps_each_point_with_its_probability() -> None:
     assert len(_systematic(p[:0], owner[:0], generator)) == 0
 
 
+def test_a_probability_that_is_no_number_is_not_hidden() -> None:
+    p, owner = torch.tensor([0.0, torch.nan]).double(), torch.tensor([0, 1])
+    assert _systematic(p, owner, torch.Generator().manual_seed(0)).tolist() == [False, True]
+
+
 @given(st.integers(0, 10**6), st.integers(1, 2000))
 def test_systematic_choice_keeps_what_is_certain(seed: int, points: int) -> None:
     generator = torch.Generator().manual_seed(seed)

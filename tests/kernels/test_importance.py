@@ -258,6 +258,12 @@ def test_parts_are_what_run_yields_with_the_weights_within_blocks(
         assert (part.share == 0.0).sum() > 0
     assert outcome.last.shape == (6, 2)
     assert outcome.evaluations == sum(len(piece) for piece in pieces)
+    assert sum(len(part.first.share) for part in parts) == 6
+    for part in parts:
+        chains = part.measure.owner.unique_consecutive()[: len(part.first.share)]
+        for chain, found in zip(chains.tolist(), part.first.share, strict=True):
+            expected = part.share[part.measure.owner == chain][:2]
+            assert found.tolist() == expected.tolist()
 
 
 def test_long_simulations_are_alone(monkeypatch: pytest.MonkeyPatch) -> None:
