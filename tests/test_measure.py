@@ -14,7 +14,6 @@ from mlmcgrad.measure import (
     drop,
     merge,
     merge_runs,
-    starts,
     systematic,
     thin,
 )
@@ -87,7 +86,7 @@ def _thinned_totals(threshold: float, divide: bool) -> tuple[Tensor, Tensor]:
     measure = Measure(torch.arange(5), torch.zeros(5, dtype=torch.int64), c)
     generator, rows = torch.Generator().manual_seed(0), []
     for _ in range(4000):
-        kept, _ = thin(measure, certainty(c, threshold), generator)
+        kept, _ = thin(measure, certainty(c.numpy(), threshold), generator)
         coefficient = kept.coefficient if divide else c[kept.points]
         rows.append(torch.zeros(5, dtype=torch.float64).index_put((kept.points,), coefficient))
     return torch.stack(rows), c
@@ -105,9 +104,13 @@ def test_thinning_raises_to_the_threshold_and_leaves_large_ones_alone() -> None:
     assert sorted(set(rows[:, 1].tolist())) == pytest.approx([-0.1, 0.0], rel=1e-15)
     everything = _random(20, 1)
     generator = torch.Generator().manual_seed(0)
-    kept, which = thin(everything, certainty(everything.coefficient, 0.0), generator)
+    kept, which = thin(everything, certainty(everything.coefficient.numpy(), 0.0), generator)
     assert torch.equal(kept.points, everything.points[which])
     assert _totals(kept) == _totals(everything)
+
+
+def _systematic(p: Tensor, owner: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.from_numpy(systematic(p.numpy(), owner.numpy(), generator))
 
 
 def test_systematic_choice_keeps_each_point_with_its_probability() -> None:
@@ -115,7 +118,7 @@ def test_systematic_choice_keeps_each_point_with_its_probability() -> None:
     p = torch.tensor([0.3, 1.0, 0.2, 0.05, 0.6, 0.15, 1.0, 0.4, 0.0], dtype=torch.float64)
     owner = torch.tensor([7, 2, 2, 7, 2, 7, 7, 2, 7])
     generator = torch.Generator().manual_seed(0)
-    kept = torch.stack([systematic(p, owner, generator) for _ in range(4000)]).double()
+    kept = torch.stack([_systematic(p, owner, generator) for _ in range(4000)]).double()
     assert mean_is(kept, p)
     assert not mean_is(kept, p.roll(1))  # planted bug: the probability of the neighbour
     first, second = kept[:, owner == 2].sum(1), kept[:, owner == 7].sum(1)
@@ -124,7 +127,12 @@ def test_systematic_choice_keeps_each_point_with_its_probability() -> None:
     both = ((first - 2.2) * (second - 1.5))[:, None]
     assert mean_is(both, torch.zeros(1))
     assert not mean_is((first - 2.2)[:, None] ** 2, torch.zeros(1))  # planted bug: one uniform
-    assert len(systematic(p[:0], owner[:0], generator)) == 0
+    assert len(_systematic(p[:0], owner[:0], generator)) == 0
+
+
+def test_a_probability_that_is_no_number_is_not_hidden() -> None:
+    p, owner = torch.tensor([0.0, torch.nan]).double(), torch.tensor([0, 1])
+    assert _systematic(p, owner, torch.Generator().manual_seed(0)).tolist() == [False, True]
 
 
 @given(st.integers(0, 10**6), st.integers(1, 2000))
@@ -134,7 +142,7 @@ def test_systematic_choice_keeps_what_is_certain(seed: int, points: int) -> None
     p[torch.rand(points, generator=generator) < 0.5] = 1.0
     p[torch.rand(points, generator=generator) < 0.2] = 0.0
     owner = torch.randint(0, 5, (points,), generator=generator)
-    kept = systematic(p, owner, generator)
+    kept = _systematic(p, owner, generator)
     assert kept[p == 1.0].all()
     assert not kept[p == 0.0].any()
     for chain in range(5):
@@ -217,7 +225,7 @@ def test_a_tolerance_counts_where_no_weight_is_zero() -> None:
 
 def test_without_a_threshold_whatever_has_a_weight_is_certain() -> None:
     c = torch.tensor([0.0, 0.5, -1e-300], dtype=torch.float64)
-    assert certainty(c, 0.0).tolist() == [0.0, 1.0, 1.0]
+    assert certainty(c.numpy(), 0.0).tolist() == [0.0, 1.0, 1.0]
 
 
 def test_systematic_choice_is_that_of_a_slow_loop() -> None:
@@ -226,7 +234,7 @@ def test_systematic_choice_is_that_of_a_slow_loop() -> None:
     owner = torch.tensor([7, 2, 2, 7, 4, 2, 7, 7, 4, 2] * 3)
     p = torch.rand(30, dtype=torch.float64, generator=generator)
     p[::7], p[1::9] = 0.0, 1.0
-    found = systematic(p, owner, torch.Generator().manual_seed(2))
+    found = _systematic(p, owner, torch.Generator().manual_seed(2))
     uniforms = torch.rand(3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     for chain, u in zip((2, 4, 7), uniforms.tolist(), strict=True):
         at = u
@@ -255,12 +263,3 @@ def test_a_burn_in_is_a_measure_without_points() -> None:
     assert (measure.points.shape, measure.owner.dtype) == ((0, 2), torch.int64)
     assert measure.coefficient.shape == (0,)
     assert carried.tolist() == [0.0] * 4
-
-
-def test_where_chains_start() -> None:
-    """The first point of each run of equal owners, one point and many."""
-    owner = torch.tensor([4, 4, 0, 2, 2, 2, 5])
-    found = starts(owner)
-    assert found.dtype == torch.bool
-    assert found.tolist() == [True, False, True, True, False, False, True]
-    assert starts(owner[:1]).tolist() == [True]

@@ -23,6 +23,19 @@ def test_weights_of_the_steps() -> None:
     assert PLAN.at(torch.tensor([1, 2, 8, 6]), chains).tolist() == [1.0, -1.0, 1.0, 0.25]
 
 
+def test_weights_of_the_steps_chain_after_chain() -> None:
+    """Those of `step_weights`, of as many steps as each chain has, from any part of the chains."""
+    for first, last in ((1, 8), (1, 1), (2, 5), (5, 7), (7, 20)):
+        steps = PLAN.step_weights(first, last)
+        expected = torch.cat(
+            [
+                steps[: max(0, min(length, last) - first + 1), chain]
+                for chain, length in enumerate(PLAN.longest.tolist())
+            ]
+        )
+        assert torch.equal(PLAN.flat(first, last), expected)
+
+
 def test_longest_and_largest() -> None:
     assert PLAN.longest.tolist() == [8, 6, 1]
     assert PLAN.largest_step_weight.tolist() == [1.0, 0.25, 1.0]

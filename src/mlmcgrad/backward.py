@@ -104,7 +104,7 @@ class WeightedBackward:
         gradients = torch.autograd.grad(
             values,
             (*parameters, *inputs),
-            c * (1.0 / self._divisor),
+            c if self._divisor == 1 else c * (1.0 / self._divisor),
             retain_graph=self._shared or not last,
             allow_unused=True,
         )
@@ -113,7 +113,7 @@ class WeightedBackward:
                 gradient = gradient.double() if self._wide else gradient
                 # Not in place: autograd may return one tensor for several leaves.
                 self._sums[leaf] = self._sums[leaf] + gradient if leaf in self._sums else gradient
-        self.value += ((c * values.detach()).sum() / self._divisor).item()
+        self.value += (c * values.detach()).sum().item() / self._divisor
         self.count += len(measure)
         slopes = zip(inputs, gradients[len(parameters) :], strict=True)
         return tuple(torch.zeros_like(x) if slope is None else slope for x, slope in slopes)

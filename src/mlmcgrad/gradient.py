@@ -243,7 +243,7 @@ class MarkovGradient:
             if len(measure) and (self.tolerance or not self.thinning):
                 measure = drop(measure, self.tolerance)
             if len(measure) and self.thinning:
-                probability = certainty(measure.coefficient, self.thinning)
+                probability = certainty(measure.coefficient.cpu().numpy(), self.thinning)
                 measure, _ = thin(measure, probability, generator)
             if len(measure):
                 yield measure

@@ -17,6 +17,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias, final, get_args
 
 import torch
@@ -82,13 +83,19 @@ class LevelLaw(ABC):
             >>> Geometric().plan(torch.tensor([3]), kappa=3).step_weights(1, 8)[:, 0].tolist()
             [0.0, -1.0, -1.0, -1.0, 1.0, 1.0, 1.0, 1.0]
         """
-        lengths, weights = zip(*(self.terms(k, base) for k in range(kappa + 1)), strict=True)
+        known = self._ladders.get((kappa, base))
+        if known is None:
+            steps, values = zip(*(self.terms(k, base) for k in range(kappa + 1)), strict=True)
+            known = torch.tensor(steps), torch.tensor(values, dtype=torch.float64)
+            self._ladders[kappa, base] = known
         used = torch.where(levels <= kappa, levels, 0)
-        return Plan(
-            levels,
-            torch.tensor(lengths)[used],  # (chains, 3)
-            torch.tensor(weights, dtype=torch.float64)[used],
-        )
+        lengths, weights = (table.index_select(0, used) for table in known)
+        return Plan(levels, lengths, weights)
+
+    @cached_property
+    def _ladders(self) -> dict[tuple[int, int], tuple[Tensor, Tensor]]:
+        """Lengths and weights of the levels 0 … κ, (κ + 1, 3) each, for every κ and base asked."""
+        return {}
 
     @final
     def truncation_level(self, truncation: float, base: int = 1) -> int:
@@ -138,8 +145,9 @@ class LevelLaw(ABC):
         if assignment == "balanced":
             slot = torch.randperm(chains, generator=generator, device=generator.device)
             # (slot + u)/chains may round up to 1, where no level is left.
-            u = ((slot + u) / chains).clamp(max=1.0 - 2.0**-53)
-        return self.quantile(u.cpu()).expand(chains).clone()
+            u = u.add_(slot).div_(chains).clamp_(max=1.0 - 2.0**-53)
+        levels = self.quantile(u.cpu())
+        return levels.expand(chains).clone() if assignment == "shared" else levels
 
 
 @final
@@ -172,7 +180,7 @@ class Geometric(LevelLaw):
 
     def quantile(self, u: Tensor) -> Tensor:
         """Inverse CDF 1 + ⌊log(1−u)/log(1−p)⌋."""
-        return 1 + (torch.log1p(-u) / math.log1p(-self.success)).floor().long()
+        return 1 + (torch.log1p(-u) / math.log1p(-self.success)).long()  # rounds to 0
 
     @property
     def highest(self) -> float:

@@ -30,7 +30,7 @@ class Plan:
     weights: Tensor  # (chains, terms) float64: w_j = a_j / p_j
     cut: int = 0  # chains that a budget made shorter than their level asks for
 
-    @property
+    @cached_property
     def longest(self) -> Tensor:
         """Length of each simulation, (chains,): the largest p_j."""
         return self.lengths[:, -1]
@@ -38,7 +38,7 @@ class Plan:
     @property
     def largest_step_weight(self) -> Tensor:
         """Size of the largest weight of a step of each chain, (chains,)."""
-        return torch.stack([value for _, value in self._pieces], 1).abs().amax(1)
+        return self.weights.flip(1).cumsum(1).abs().amax(1)
 
     def step_weights(self, first: int, last: int) -> Tensor:
         """Weights of the steps first … last of chains (counted from 1): (steps, chains)."""
@@ -55,6 +55,13 @@ class Plan:
         for length, value in self._pieces:
             weights = torch.where(steps <= length[chains], value[chains], weights)
         return weights
+
+    def flat(self, first: int, last: int) -> Tensor:
+        """Weights of the steps first … last of each chain that it has, (steps of all chains,)."""
+        values = self.weights.flip(1).cumsum(1).flip(1)  # of the steps up to each length
+        ends = self.lengths.clamp(first - 1, last)
+        counts = ends.diff(dim=1, prepend=torch.full_like(ends[:, :1], first - 1))
+        return values.flatten().repeat_interleave(counts.flatten())
 
     def select(self, chains: Tensor | slice) -> Plan:
         """The plan of some of the chains, in the order given."""

@@ -108,7 +108,7 @@ def test_units() -> None:
     plans = _plans(64, 4, 64, 0)
     draws = work_of_draws(plans)
     assert draws.whole == tuple(int(plan.longest.sum()) for plan in plans)
-    assert draws.stays == tuple(len(plan.levels) for plan in plans)
+    assert draws.moves == draws.whole
     once = work_of_chains(plans, LEAST)
     five = work_of_chains(plans, states=5)
     assert five.whole == tuple(5 * units for units in once.whole)

@@ -107,14 +107,21 @@ def test_iwae_is_the_gradient_of_the_bound(k: int) -> None:
 
 @pytest.mark.parametrize("method", ["br", "mlmc"])
 def test_the_encoder_always_takes_the_iwae_gradient(method: Any) -> None:
+    """On the first k draws of each chain, by autograd; chains are drawn in order of length."""
     model, y = linear(), Y.expand(6, -1)
-    found = {}
-    for name in ("iwae", method):
-        model.zero_grad()
-        objective = Objective(model, method=name, candidates=3, truncation=8, thinning=0.0)
-        objective.backward(y, n=1, generator=rng(2))
-        found[name] = phi_gradient(model)
-    assert torch.allclose(found["iwae"], found[method], atol=1e-12)
+    objective = Objective(model, method=method, candidates=3, truncation=8, thinning=0.0)
+    lengths = objective.backward(y, n=1, generator=rng(2)).estimate.lengths.sort().values
+    found = phi_gradient(model)
+    model.zero_grad()
+    generator = rng(2)
+    objective.planned(6, 1, generator)
+    noise = torch.randn(6 + 2 * int(lengths.sum()), 1, dtype=torch.float64, generator=generator)
+    first = (1 + 2 * lengths).cumsum(0) - (1 + 2 * lengths)
+    mean, log_scale = model.encoder(Y)
+    z = mean + log_scale.exp() * noise[(first[:, None] + torch.arange(3)).flatten()]
+    rows = (t.expand(18, -1) for t in (Y, mean, log_scale))
+    (-model.log_weight(z, *rows).reshape(6, 3).logsumexp(1).mean()).backward()
+    assert torch.allclose(found, phi_gradient(model), atol=1e-12)
 
 
 def test_doubly_reparameterised_gradient() -> None:
@@ -145,10 +152,9 @@ def test_mlmc_follows_algorithm_3_step_by_step(seed: int) -> None:
     generator = rng(seed)
     options: Any = {"dtype": torch.float64, "generator": generator}
     mean, log_scale = (t.detach() for t in model.encoder(Y))
-    first = mean + log_scale.exp() * torch.randn(1, k, 2, **options)[0]
     level = int(mg.levels.Geometric().sample(1, generator)[0])
     t = 2**level if 2**level <= truncation else 1
-    later = mean + log_scale.exp() * torch.randn((t - 1) * (k - 1), 2, **options) if t > 1 else None
+    drawn = mean + log_scale.exp() * torch.randn(1 + t * (k - 1), 2, **options)
     choice, leave = torch.rand(1, t, **options)[0], torch.rand(1, t, **options)[0]
 
     def weight(z: Tensor) -> float:
@@ -159,13 +165,9 @@ def test_mlmc_follows_algorithm_3_step_by_step(seed: int) -> None:
         parts = torch.autograd.grad(value, tuple(model.decoder.parameters()))
         return torch.cat([p.flatten() for p in parts])
 
-    kept, averages, total = first[0], {}, torch.zeros(len(found), dtype=torch.float64)
+    kept, averages, total = drawn[0], {}, torch.zeros(len(found), dtype=torch.float64)
     for p in range(1, t + 1):
-        if p == 1:
-            fresh = list(first[1:])
-        else:
-            assert later is not None
-            fresh = list(later[(p - 2) * (k - 1) : (p - 1) * (k - 1)])
+        fresh = list(drawn[1 + (p - 1) * (k - 1) : 1 + p * (k - 1)])
         candidates = [kept, *fresh]
         w = [weight(z) for z in candidates]
         omega = [v / sum(w) for v in w]
@@ -210,6 +212,6 @@ def test_other_kernels_sample_the_posterior(kernel: Any) -> None:
         rows.append(theta_gradient(model))
     assert 0.2 < step.estimate.acceptance < 0.99
     sample, exact = torch.stack(rows), model.exact_gradient(Y)
-    bias = 0.02  # of a chain of 200 steps from q
+    bias = 0.035  # of a chain of 200 steps from q: 0.030 at most over 300 gradients
     assert ((sample.mean(0) - exact).abs() < 5.0 * sample.std(0) / 30**0.5 + bias).all()
     assert (_quadrature(model, 1) - exact).norm() > 2.0 * bias

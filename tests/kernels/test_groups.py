@@ -16,7 +16,6 @@ LADDERS = ((1, 2, 8), (4, 4, 4), (1, 1, 1), (3, 3, 7))
 def test_blocks_know_their_places() -> None:
     blocks = Blocks.of(np.array([2, 1, 3]))
     assert blocks.chain.tolist() == [0, 0, 1, 2, 2, 2]
-    assert blocks.position.tolist() == [0, 1, 0, 0, 1, 2]
     assert (blocks.first.tolist(), blocks.end.tolist()) == ([0, 2, 3], [2, 3, 6])
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import mlmcgrad as mg
 from mlmcgrad.kernels import FirstBlock, Importance, Simulation, importance
-from mlmcgrad.kernels.groups import Blocks, choose
+from mlmcgrad.kernels.groups import Blocks, choose, shares
 from mlmcgrad.plan import Plan
 from tests.chains import Counter, rng, run
 from tests.statistics import mean_is
@@ -258,13 +258,19 @@ def test_parts_are_what_run_yields_with_the_weights_within_blocks(
         assert (part.share == 0.0).sum() > 0
     assert outcome.last.shape == (6, 2)
     assert outcome.evaluations == sum(len(piece) for piece in pieces)
+    assert sum(len(part.first.share) for part in parts) == 6
+    for part in parts:
+        chains = part.measure.owner.unique_consecutive()[: len(part.first.share)]
+        for chain, found in zip(chains.tolist(), part.first.share, strict=True):
+            expected = part.share[part.measure.owner == chain][:2]
+            assert found.tolist() == expected.tolist()
 
 
 def test_long_simulations_are_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importance, "_PART_DRAWS", 10)
     kernel = Importance(_log_weight, _propose, 1)
     for lengths in ([3, 25, 4, 1, 12, 11, 2], [11, 9, 1, 30], [1, 2, 40, 8, 9]):
-        parts = [part.tolist() for part in kernel._parts_of(torch.tensor(lengths))]
+        parts = [part.tolist() for part in kernel._parts_of(np.array(lengths))]
         assert [i for part in parts for i in part] == list(range(len(lengths)))
         for part in parts:
             assert len(part) == 1 or all(lengths[i] <= 10 for i in part)
@@ -290,5 +296,5 @@ def test_the_ends_of_a_uniform_choose_within_their_chain(uniform: float, chosen:
     """Two chains of one block; no draw without weight is chosen, nor one of another chain."""
     log_w = np.array([[-np.inf, 0.0, 0.0], [0.0, 0.0, -np.inf]])
     total = np.full(2, math.log(2.0))
-    found = choose(log_w, Blocks.of(np.array([1, 1])), total, np.full(2, uniform))
+    found = choose(*shares(log_w), Blocks.of(np.array([1, 1])), total, np.full(2, uniform))
     assert found.tolist() == chosen

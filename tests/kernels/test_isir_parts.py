@@ -116,3 +116,41 @@ def test_weights_of_bad_draws_are_counted_once_and_last_states_follow_their_law(
     assert torch.allclose(measure.coefficient, torch.ones(4, dtype=torch.float64))
     assert torch.equal(simulation.outcome.last, good)
     assert simulation.outcome.invalid == 4 * 2 * 300
+
+
+@pytest.mark.parametrize("start", ["drawn", "state", "block"])
+@pytest.mark.parametrize("draws", [12, 10**6])
+def test_the_weights_within_the_first_block(
+    monkeypatch: pytest.MonkeyPatch, start: str, draws: int
+) -> None:
+    """Normalised over the draws of q: a state of the caller is not among them. Later: nothing."""
+    monkeypatch.setattr(isir, "_PART_DRAWS", draws)
+    kernel = ISIR(_sum, _normal, 3)
+    points = torch.randn(6, 3, 2, dtype=torch.float64, generator=rng(6))
+    x0 = {"drawn": None, "state": points[:, 0], "block": FirstBlock(points, points.sum(2))}[start]
+    context = (torch.arange(6),)
+    parts = list(kernel.parts(x0, context, _plan(), rng(7)))
+    for part, piece in zip(parts, kernel.run(x0, context, _plan(), rng(7)), strict=True):
+        assert torch.equal(part.measure.points, piece.points)
+        assert torch.equal(part.measure.coefficient, piece.coefficient)
+    measure, share, first = parts[0]
+    kept = int(start == "state")
+    order = LENGTHS.argsort(stable=True).tolist()
+    assert [len(part.first.log_sum) for part in parts] == [6] + [0] * (len(parts) - 1)
+    assert all(not part.share.any() for part in parts[1:])
+    for row, chain in enumerate(order):
+        mine = measure.owner == chain
+        block = measure.points[mine][kept:3].sum(1)
+        assert torch.allclose(share[mine][kept:3], block.softmax(0))
+        assert not share[mine][:kept].any()
+        assert not share[mine][3:].any()
+        assert abs(float(first.log_sum[row]) - float(block.logsumexp(0))) < 1e-12
+        assert torch.allclose(torch.from_numpy(first.share[row]), block.softmax(0))
+
+
+def _sum(z: Tensor, chain: Tensor) -> Tensor:
+    return z.sum(1)
+
+
+def _normal(rows: int, chain: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randn(rows, 2, dtype=torch.float64, generator=generator)

@@ -2,11 +2,13 @@
 
 import math
 
+import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from mlmcgrad.kernels import selection
 from mlmcgrad.kernels.selection import Draws, choose_sampled, rao_blackwell, sampled, still_possible
 from tests.chains import rng
 from tests.statistics import mean_is
@@ -166,3 +168,20 @@ def test_rao_blackwell_is_the_mean_of_sampled() -> None:
     # Planted bug: the normalisation of erratum 2, over steps instead of candidates.
     wrong = one.new.softmax(0).flatten() * 0.2
     assert not mean_is(coefficients[:, 1:], wrong)
+
+
+@pytest.mark.parametrize("few", [0, 3, 100])
+def test_chains_one_by_one_are_those_in_arrays(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as run at each step: 8, 7, 5, 5, 2, 2, 2, 1."""
+    lengths = torch.tensor([1, 2, 2, 4, 4, 4, 7, 8])
+    steps = int(lengths.sum())
+    log_w = torch.randn(8 + 2 * steps, dtype=torch.float64, generator=rng(1))
+    weights, choice, leave = torch.rand(3, steps, dtype=torch.float64, generator=rng(2))
+    draws = Draws(log_w, lengths, 2)
+    found = choose_sampled(draws, weights, choice, leave)
+    monkeypatch.setattr(selection, "_FEW", few)
+    again = choose_sampled(draws, weights, choice, leave)
+    assert torch.equal(found[0].coefficient, again[0].coefficient)
+    assert torch.equal(found[0].kept, again[0].kept)
+    assert torch.equal(found[1], again[1])
+    assert found[0].moves == again[0].moves > 4

@@ -189,7 +189,7 @@ def killed(rank: int, n: int) -> str:
             os._exit(1)
 
         Giving.send = end  # type: ignore[method-assign, assignment]
-        LatentModel.log_q = end  # type: ignore[method-assign, assignment]
+        LatentModel.log_joint = end  # type: ignore[method-assign, assignment]
     objective, y = made(torch.float32)
     return message(
         lambda: ShardedObjective(objective, 2, SEED, least=LEAST).backward(y, n=n, x0=None)

@@ -116,13 +116,9 @@ def work_of_chains(plans: Sequence[Plan], least: int = LEAST, states: int = 1) -
 
 
 def work_of_draws(plans: Sequence[Plan], least: int = LEAST) -> Work:
-    """Draws that ignore the chain: a transition is a unit, its weights and its gradients.
-
-    All of them move but the first one of each chain, whose weights are needed at once.
-    """
-    chains = tuple(len(plan.levels) for plan in plans)
-    later = (int((plan.longest - 1).sum()) for plan in plans)
-    return Work(chains, tuple(later), least)
+    """Draws that ignore the chain: a transition is a unit that moves, its weights and gradients."""
+    units = tuple(int(plan.longest.sum()) for plan in plans)
+    return Work((0,) * len(units), units, least)
 
 
 def worth(parameters: int) -> int:

@@ -85,7 +85,7 @@ class MLMCSum:
         last = levels.clamp(max=kappa)
         lengths, weights = _ladders(self.base, self.continuation, int(last.max()))
         cut = int((levels > kappa).sum()) if self._infinite(n) else 0
-        return Plan(levels, lengths[last], weights[last], cut)
+        return Plan(levels, lengths.index_select(0, last), weights.index_select(0, last), cut)
 
     def truncation_level(self, n: int | None = None) -> int:
         """κ_n, the highest level used at iteration n; 0 if even ℓ_1 > T_n."""

@@ -29,10 +29,12 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from mlmcgrad.measure import Measure, pick
+from mlmcgrad.iwae.states import States
+from mlmcgrad.measure import Floats, Measure, pick
 
 EncoderGradient: TypeAlias = Literal["iwae", "dreg", "stl", "wake", "mixed"]
 
@@ -47,57 +49,66 @@ class Posterior(NamedTuple):
         """The same numbers without a graph."""
         return Posterior(self.mean.detach(), self.log_scale.detach())
 
-    def draw(self, noise: Tensor) -> Tensor:
-        """Draws: mean + scale·ε for noise of shape (batch, draws, latent)."""
-        return self.mean[:, None] + self.log_scale.exp()[:, None] * noise
-
-    def rows(self, owner: Tensor) -> Posterior:
-        """One row for each of several draws, from their datum."""
-        return Posterior(*(pick(t, owner) for t in self))
-
     def add_up(self, owner: Tensor, of_mean: Tensor, of_log_scale: Tensor) -> Posterior:
         """Derivatives in mean and log scale, (rows, latent), added up for each datum."""
         pairs = zip(self, (of_mean, of_log_scale), strict=True)
         return Posterior(*(torch.zeros_like(q).index_add_(0, owner, part) for q, part in pairs))
 
 
-def draw_weights(kind: EncoderGradient, share: Tensor) -> Tensor:
+def draw_weights(kind: EncoderGradient, share: Floats) -> Floats:
     """The weight of a draw in the reparameterised gradient, from ω."""
     if kind == "wake":
-        return torch.zeros_like(share)
+        return np.zeros_like(share)
     if kind == "dreg":
-        return share.square()
+        return share * share
     return share / 2.0 if kind == "mixed" else share
 
 
-def from_draws(kind: EncoderGradient, draws: Measure, slopes: Tensor, q: Posterior) -> Posterior:
-    """The gradient of −Σ b_ℓ log w_ℓ, mean over the batch, in mean and log scale of each datum.
+def encoder_gradient(
+    kind: EncoderGradient, states: States, slopes: Tensor, total: Floats, q: Posterior
+) -> Posterior:
+    """The gradient in mean and log scale of each datum, mean over the batch.
 
     Args:
         kind: which gradient.
-        draws: draws of q with their weights b.
-        slopes: of its part −Σ b_ℓ log p_θ(y, z_ℓ) in z, divided by the batch, (draws, latent).
+        states: the states, with their coefficients c and their weights b as draws of q.
+        slopes: of −Σ b_ℓ log p_θ(y, z_ℓ) in z, divided by the batch, (points, latent).
+        total: Σ b_ℓ of each datum, (batch,), before draws were left out at random.
         q: of the batch, without a graph.
     """
-    mine, weight = q.rows(draws.owner), _weights(draws, q)
-    moved = draws.points - mine.mean
+    terms = []
+    if kind != "wake":
+        terms.append(from_draws(kind, states, slopes, total, q))
+    if kind in ("wake", "mixed"):
+        terms.append(from_states(kind, states.theta, q))
+    return terms[0] if len(terms) == 1 else Posterior(*map(torch.add, *terms))
+
+
+def from_draws(
+    kind: EncoderGradient, states: States, slopes: Tensor, total: Floats, q: Posterior
+) -> Posterior:
+    """The gradient of −Σ b_ℓ log w_ℓ, for the arguments of `encoder_gradient`."""
+    points, owner = states.theta.points, states.theta.owner
+    moved = points - pick(q.mean, owner)
     if kind in ("dreg", "stl"):  # log q only through z
-        slopes = slopes - weight * moved * (-2.0 * mine.log_scale).exp()
-        return q.add_up(draws.owner, slopes, slopes * moved)
-    return q.add_up(draws.owner, slopes, slopes * moved - weight)
+        weight = _weights(torch.from_numpy(states.phi), q)
+        slopes = slopes - weight * moved * pick((-2.0 * q.log_scale).exp(), owner)
+        return q.add_up(owner, slopes, slopes * moved)
+    found = q.add_up(owner, slopes, slopes * moved)
+    return Posterior(found.mean, found.log_scale - _weights(torch.from_numpy(total), q))
 
 
 def from_states(kind: EncoderGradient, states: Measure, q: Posterior) -> Posterior:
     """The gradient of −Σ_j c_j log q_φ(z_j | y), mean over the batch, in the same way."""
-    mine, weight = q.rows(states.owner), _weights(states, q)
+    weight = _weights(states.coefficient, q)
     if kind == "mixed":
         weight = weight / 2.0
-    inverse = (-mine.log_scale).exp()
-    scaled = (states.points - mine.mean) * inverse  # ε
+    inverse = pick((-q.log_scale).exp(), states.owner)
+    scaled = (states.points - pick(q.mean, states.owner)) * inverse  # ε
     of_mean = -weight * scaled * inverse
     return q.add_up(states.owner, of_mean, weight - weight * scaled.square())
 
 
-def _weights(measure: Measure, q: Posterior) -> Tensor:
-    """Coefficients of a mean over the batch, (points, 1)."""
-    return (measure.coefficient / len(q.mean)).to(q.mean.dtype)[:, None]
+def _weights(weight: Tensor, q: Posterior) -> Tensor:
+    """Weights in a mean over the batch, as a column."""
+    return (weight / len(q.mean)).to(q.mean)[:, None]

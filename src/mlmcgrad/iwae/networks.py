@@ -160,14 +160,15 @@ class LatentModel(nn.Module):
 
     def log_joint(self, z: Tensor, y: Tensor) -> Tensor:
         """Log p_θ(y, z), (rows,)."""
-        prior = -0.5 * z.square().sum(1) - 0.5 * z.shape[1] * math.log(2.0 * math.pi)
-        return prior + self.likelihood.log_prob(self.decoder(z), y)
+        square = z.square().sum(1) + z.shape[1] * math.log(2.0 * math.pi)
+        return torch.add(self.likelihood.log_prob(self.decoder(z), y), square, alpha=-0.5)
 
     @staticmethod
     def log_q(z: Tensor, mean: Tensor, log_scale: Tensor) -> Tensor:
         """Log q(z | y) from its mean and log scale, (rows,)."""
-        square = ((z - mean) * torch.exp(-log_scale)).square()
-        return -(0.5 * square + log_scale).sum(1) - 0.5 * z.shape[1] * math.log(2.0 * math.pi)
+        scaled = (z - mean) * torch.exp(-log_scale)
+        volume = torch.addcmul(log_scale, scaled, scaled, value=0.5).sum(1)
+        return -0.5 * z.shape[1] * math.log(2.0 * math.pi) - volume
 
     def log_weight(self, z: Tensor, y: Tensor, mean: Tensor, log_scale: Tensor) -> Tensor:
         """Log w = log p_θ(y, z) − log q_φ(z | y), (rows,)."""

@@ -22,25 +22,27 @@ V is maximised in the paper's Section 4; here −V is minimised (erratum 9 in do
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, SupportsIndex, TypeAlias, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from mlmcgrad.backward import WeightedBackward, accumulate, check_gradients
+from mlmcgrad.backward import accumulate, check_gradients
 from mlmcgrad.estimate import Estimate
 from mlmcgrad.estimators import MLMC, Average, Estimator, MLMCSum, check_budget
-from mlmcgrad.iwae.encoder import EncoderGradient, Posterior, draw_weights, from_draws, from_states
-from mlmcgrad.iwae.first import FirstDraws, complete, first_draws
+from mlmcgrad.iwae import drawing
+from mlmcgrad.iwae.encoder import EncoderGradient, Posterior, draw_weights, encoder_gradient
+from mlmcgrad.iwae.first import Findings, complete, findings
 from mlmcgrad.iwae.networks import LatentModel
-from mlmcgrad.iwae.samplers import sampler_of
-from mlmcgrad.iwae.states import States, differentiate, of_blocks, side_by_side, thinned, thresholds
-from mlmcgrad.kernels import ISIR, FirstBlock, Importance, Kernel, Outcome, Simulation
-from mlmcgrad.kernels.base import Spread
+from mlmcgrad.iwae.spread import Spread, here
+from mlmcgrad.iwae.states import States, differentiate, side_by_side, thinned, thresholds
+from mlmcgrad.kernels import ISIR, MALA, RWMH, Importance, Kernel, Outcome, Simulation
 from mlmcgrad.levels import Assignment
-from mlmcgrad.measure import Measure, concatenate
+from mlmcgrad.measure import concatenate
 from mlmcgrad.plan import Plan, check_planned
 from mlmcgrad.ranges import non_negative, whole
 from mlmcgrad.schedules import Schedule, check_iteration
@@ -140,14 +142,30 @@ class Objective:
     @cached_property
     def sampler(self) -> Kernel:
         """What samples p_θ(z | y)."""
-        return sampler_of(
-            self.model,
-            self.kernel,
-            candidates=self.candidates,
-            step_size=self.step_size,
-            rao_blackwell=self.rao_blackwell,
-            chunk=self.chunk,
+
+        def log_density(z: Tensor, y: Tensor, *_: Tensor) -> Tensor:
+            return self.model.log_joint(z, y)
+
+        if self.kernel == "mala":
+            return MALA(log_density, self.step_size)
+        if self.kernel == "rwmh":
+            return RWMH(log_density, self.step_size)
+        return self._proposing(self.model.log_weight, self.model.propose, self.chunk)
+
+    def _proposing(
+        self, log_weight: Callable[..., Tensor], propose: Callable[..., Tensor], chunk: int
+    ) -> ISIR | Importance:
+        """The kernel on draws of q; for MALA and RWMH, what weighs the draws of φ."""
+        if self.kernel != "isir" or self.candidates == 1:  # the ELBO: the draw itself
+            return Importance(log_weight, propose, self.candidates, chunk=chunk)
+        return ISIR(
+            log_weight, propose, self.candidates, rao_blackwell=self.rao_blackwell, chunk=chunk
         )
+
+    @cached_property
+    def _drawing(self) -> ISIR | Importance:
+        """The same on all draws of a batch at once, see `drawing.py`."""
+        return self._proposing(drawing.log_weight, drawing.propose, drawing.ROWS)
 
     def backward(
         self,
@@ -179,121 +197,84 @@ class Objective:
         x0: Tensor | Remembered | None = None,
         generator: torch.Generator,
         plan: Plan | None = None,
-        weighing: Spread | None = None,
-        differentiating: Spread | None = None,
+        weighing: Spread = here,
+        differentiating: Spread = here,
     ) -> tuple[tuple[Tensor, ...], Step]:
         """Return the gradients of `parameters`; `plan` is what `planned` drew before.
 
-        Several processes may weigh the draws of i-SIR and importance sampling, but for the first
-        ones, and differentiate the states (`differentiated`): value, count and gradients are then
-        those of the states of this process.
+        Several processes may share the passes of the decoder, those that weigh draws and those
+        that differentiate states; value, count and gradients are then of the passes made here.
         """
-        chain = self.kernel in ("mala", "rwmh") or (self.kernel == "isir" and self.candidates > 1)
-        if x0 is not None and not chain:
+        if x0 is not None and self._by_block:
             raise ValueError(
                 "x0: importance sampling has no state to go on from; use kernel='isir' and "
                 "candidates ≥ 2, or leave x0 out"
             )
         q = Posterior(*self.model.encoder(y))
-        noise = torch.randn(
-            len(y),
-            self.candidates,
-            q.mean.shape[1],
-            dtype=y.dtype,
-            device=y.device,
-            generator=generator,
-        )
         fixed = q.detach()
-        z = fixed.draw(noise)  # (batch, k, latent)
-        context = (y, *fixed)
-        start = z[:, 0] if x0 is None else complete(x0, z[:, 0])
-        old = x0 is not None and self.kernel == "isir"
-        first = first_draws(self.model, z, context, start, old=old, chunk=self.chunk)
         if plan is None:
             plan = self.planned(len(y), n, generator)
         check_planned(len(y), plan)
-        states, outcome = self._simulate(first, context, plan, generator, weighing)
-        by_block = self.kernel == "importance"
-        limits = thresholds(states, plan, self.thinning, by_block=by_block)
+        states, found, outcome = self._simulate(y, fixed, x0, plan, generator, weighing)
+        total = np.bincount(states.theta.owner.cpu().numpy(), states.phi, len(y)).astype(float)
+        limits = thresholds(states, plan, self.thinning, by_block=self._by_block)
         states = thinned(states, *limits, generator)
-        if by_block:  # every state is a draw of φ
-            states = replace(states, draw=torch.arange(len(states.theta), device=y.device))
         theta, phi = self._networks
         gradient, slopes, value, count = differentiate(
-            self._loss,
-            theta,
-            states,
-            y,
-            draws=len(states.theta) if by_block else first.share.numel(),
-            chunk=self.chunk,
-            spread=differentiating,
+            self.model.log_joint, theta, states, y, chunk=self.chunk, spread=differentiating
         )
-        of_phi = torch.autograd.grad(q, phi, self._encoder_gradient(first, states, slopes, fixed))
+        of_q = encoder_gradient(self.encoder, states, slopes, total, fixed)
+        of_phi = torch.autograd.grad(q, phi, of_q)
         check_gradients(of_phi)
         # The draws of φ are counted as part of the chain, unless they have nothing to do with it.
-        extra = first.share.numel() if self.kernel in ("mala", "rwmh") else 0
+        extra = len(y) * self.candidates if self._apart else 0
         return (*gradient, *of_phi), Step(
-            bound=first.bound,
+            bound=found.bound,
             estimate=Estimate.of(
                 plan, outcome, value=value, loss_evaluations=count, parameters=theta
             ),
             evaluations=outcome.evaluations + extra,
-            effective=float((1.0 / first.share.square().sum(1)).mean()),
-            largest=float(first.share.max(1).values.mean()),
+            effective=found.effective,
+            largest=found.largest,
         )
-
-    def differentiated(self, y: Tensor) -> WeightedBackward:
-        """Adds up gradients of the decoder at states of the chains of these images."""
-        theta, _ = self._networks
-        return WeightedBackward(self._loss, (y,), divisor=len(y), parameters=theta, wide=True)
 
     def _simulate(
         self,
-        first: FirstDraws,
-        context: tuple[Tensor, ...],
+        y: Tensor,
+        q: Posterior,
+        x0: Tensor | Remembered | None,
         plan: Plan,
         generator: torch.Generator,
-        weighing: Spread | None,
-    ) -> tuple[States, Outcome]:
-        """Run the chains: states with their weights in both gradients."""
-        z, sampler = first.z, self.sampler
-        if weighing is not None and isinstance(sampler, (ISIR, Importance)):
-            sampler = replace(sampler, weighing=weighing)
-        block = FirstBlock(z, first.log_w)
-        if isinstance(sampler, Importance):
-            drawn = Simulation(sampler.parts(block, context, plan, generator))
-            parts = list(drawn)
-            theta = concatenate([part.measure for part in parts])
-            share = torch.cat([part.share for part in parts])
-            # The mean over the blocks of a datum.
-            blocks = plan.longest.to(z.device)[theta.owner]
-            weight = draw_weights(self.encoder, share) / blocks
-            return States(theta, weight, torch.full_like(theta.owner, -1)), drawn.outcome
-        start = block if isinstance(sampler, ISIR) else first.start
-        simulation = Simulation(sampler.run(start, context, plan, generator))
-        pieces = [piece for piece in simulation if len(piece)]
-        weight = draw_weights(self.encoder, first.share)
-        states = (
-            of_blocks(pieces, weight) if self.kernel == "isir" else side_by_side(pieces, z, weight)
-        )
-        return states, simulation.outcome
+        weighing: Spread,
+    ) -> tuple[States, Findings, Outcome]:
+        """Run the chains: states with their weights in both gradients, findings of the weights."""
+        batch = drawing.Batch(y, self.model.log_joint, self.chunk, weighing)
+        context = drawing.context(batch, *q)
+        start, blocks = None, plan
+        if self._apart:  # the draws of φ, before the chains
+            blocks = Average(1).plan(len(y), None, generator)
+        elif x0 is not None:
+            start = complete(x0, drawing.propose(len(y), *context, generator=generator))
+        simulation = Simulation(self._drawing.parts(start, context, blocks, generator))
+        parts = list(simulation)
+        found = findings([part.first for part in parts])
+        measure = concatenate([part.measure for part in parts])
+        phi = draw_weights(self.encoder, torch.cat([part.share for part in parts]).cpu().numpy())
+        if self._apart:
+            first = measure.points[:: self.candidates]
+            start = first if x0 is None else complete(x0, first)
+            chains = Simulation(self.sampler.run(start, (y,), plan, generator))
+            return side_by_side(list(chains), measure, phi), found, chains.outcome
+        if self._by_block:  # the mean over the blocks of a datum
+            phi = phi / plan.longest.numpy()[measure.owner.cpu().numpy()]
+        return States(measure, phi), found, simulation.outcome
 
-    def _encoder_gradient(
-        self, first: FirstDraws, states: States, slopes: Tensor, q: Posterior
-    ) -> Posterior:
-        """The gradient in mean and log scale of the encoder, mean over the batch."""
-        terms, theta = [], states.theta
-        if self.encoder != "wake":
-            draws = Measure(theta.points, theta.owner, states.phi)
-            if self.kernel != "importance":
-                owner = torch.arange(len(q.mean), device=q.mean.device)
-                weight = draw_weights(self.encoder, first.share).flatten()
-                owner = owner.repeat_interleave(self.candidates)
-                draws = Measure(first.z.flatten(0, 1), owner, weight)
-            terms.append(from_draws(self.encoder, draws, slopes, q))
-        if self.encoder in ("wake", "mixed"):
-            terms.append(from_states(self.encoder, theta, q))
-        return terms[0] if len(terms) == 1 else Posterior(*map(torch.add, *terms))
+    @property
+    def _apart(self) -> bool:
+        """Whether the chains have nothing in common with the draws of φ."""
+        return self.kernel in ("mala", "rwmh")
 
-    def _loss(self, z: Tensor, y: Tensor, *_: Tensor) -> Tensor:
-        return -self.model.log_joint(z, y)
+    @property
+    def _by_block(self) -> bool:
+        """Whether importance sampling has no state to go on from, and all blocks are alike."""
+        return not self._apart and isinstance(self._drawing, Importance)

@@ -7,7 +7,7 @@ x: (chains, *shape).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -21,10 +21,6 @@ from mlmcgrad.store import Remembered
 Context: TypeAlias = tuple[Any, ...]
 """What `log_density`, `loss`, … take after x: tensors with one row a chain, alone or in tuples,
 lists and dicts. Anything else is passed through unchanged."""
-
-Spread: TypeAlias = Callable[[Sequence[Tensor], Callable[..., Tensor], int], Tensor]
-"""`spread(rows, do, chunk)`: what a function makes of rows of tensors, a row for each, by calls
-`do(*rows)` with at most `chunk` of them: in this process or in others."""
 
 Start: TypeAlias = Any
 """Where chains start: states, (chains, *shape), or whatever else the kernel knows."""

@@ -14,24 +14,20 @@ a third of the time of torch.
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from mlmcgrad.measure import Floats, Integers
 from mlmcgrad.plan import Plan
-
-Floats: TypeAlias = NDArray[np.float64]
-Integers: TypeAlias = NDArray[np.int64]
 
 
 class Blocks(NamedTuple):
     """Where the blocks of some chains are."""
 
     chain: Integers  # (blocks,): which of these chains, from 0
-    position: Integers  # (blocks,): number of the block in its chain, from 0
     first: Integers  # (chains,): the first block of each chain
     end: Integers  # (chains,): one more than the last
 
@@ -39,20 +35,20 @@ class Blocks(NamedTuple):
     def of(cls, lengths: Integers) -> Blocks:
         """The blocks of chains of these lengths."""
         end = lengths.cumsum()
-        chain = np.arange(len(lengths)).repeat(lengths)
-        first = end - lengths
-        return cls(chain, np.arange(len(chain)) - first[chain], first, end)
+        return cls(np.arange(len(lengths)).repeat(lengths), end - lengths, end)
 
 
 def shares(log_w: Floats) -> tuple[Floats, Floats]:
     """Block sums log S_b, (blocks,), and shares w / S_b, (blocks, k), 0 where S_b = 0."""
-    top = log_w.max(1)
-    top = np.where(top == -np.inf, 0.0, top)  # −∞ − (−∞)
-    w = np.exp(log_w - top[:, None])
-    total = w.sum(1)
+    columns = np.ascontiguousarray(log_w.T)  # k is small: sums over a short last axis are slow
+    top = columns.max(0)
+    top[top == -np.inf] = 0.0  # −∞ − (−∞)
+    w = np.exp(columns - top)
+    total = w.sum(0)
     with np.errstate(divide="ignore"):
         log_sum: Floats = np.log(total) + top
-    return log_sum, w / np.where(total > 0.0, total, 1.0)[:, None]
+    total[total == 0.0] = 1.0
+    return log_sum, np.ascontiguousarray((w / total).T)
 
 
 def block_weights(log_sum: Floats, blocks: Blocks, plan: Plan) -> tuple[Floats, Floats]:
@@ -70,42 +66,44 @@ def block_weights(log_sum: Floats, blocks: Blocks, plan: Plan) -> tuple[Floats, 
     used = weights != 0.0
     used[:, -1] = True  # the whole simulation: its sum is returned
     groups = np.where(used, lengths[:, -1:] // lengths, 0)  # (chains, terms)
-    count, blocks_in = groups.ravel(), (groups * lengths).ravel()
-    term = np.arange(count.size)
+    count, inside, length = groups.ravel(), (groups * lengths).ravel(), lengths.ravel()
     # One entry for each block and each term in which it has a part; those of a group follow
     # each other.
-    before = np.arange(blocks_in.sum()) - (blocks_in.cumsum() - blocks_in).repeat(blocks_in)
-    block = blocks.first[term // lengths.shape[1]].repeat(blocks_in) + before
-    size = lengths.ravel().repeat(count)  # of each group
+    begin = blocks.first.repeat(lengths.shape[1]) - (inside.cumsum() - inside)
+    block = begin.repeat(inside)
+    block += np.arange(len(block))
+    size = length.repeat(count)  # of each group
     start = size.cumsum() - size
     log_part = log_sum[block]
     top = np.maximum.reduceat(log_part, start)
     top[top == -np.inf] = 0.0  # −∞ − (−∞)
     part = np.exp(log_part - top.repeat(size))
     total = np.add.reduceat(part, start)  # S_g / exp(top), 0 or at least 1
-    alive = total > 0.0
-    of = term.repeat(count)
-    living = np.bincount(of, alive, minlength=count.size)
-    a = (weights * lengths).ravel()
-    scale = np.zeros_like(total)
-    scale[alive] = a[of[alive]] / living[of[alive]] / total[alive]
-    weight: Floats = np.bincount(block, scale.repeat(size) * part, len(log_sum)).astype(float)
     whole = (count.cumsum() - count).reshape(groups.shape)[:, -1]
     with np.errstate(divide="ignore"):
-        return weight, np.log(total[whole]) + top[whole]
+        of_chain = np.log(total[whole]) + top[whole]
+    living = count
+    if not total.all():
+        term = np.arange(len(count)).repeat(count)
+        living = np.bincount(term, total > 0.0, len(count))
+        total[total == 0.0] = 1.0
+    share = (weights.ravel() * length / np.maximum(living, 1)).repeat(count) / total
+    weight: Floats = np.bincount(block, share.repeat(size) * part, len(log_sum)).astype(float)
+    return weight, of_chain
 
 
-def choose(log_w: Floats, blocks: Blocks, total: Floats, u: Floats) -> Integers:
+def choose(log_sum: Floats, share: Floats, blocks: Blocks, total: Floats, u: Floats) -> Integers:
     """One draw of each chain by its weight, as an index among all draws, (chains,).
 
     Args:
-        log_w: (blocks, k).
+        log_sum: log S_b, (blocks,).
+        share: w / S_b, (blocks, k).
         blocks: where they are.
         total: log Σ w of each chain, (chains,).
         u: a uniform for each chain, (chains,).
     """
-    cumulative = np.exp(log_w - total[blocks.chain, None]).ravel().cumsum()
-    ends = cumulative[blocks.end * log_w.shape[1] - 1]
+    cumulative = (np.exp(log_sum - total[blocks.chain])[:, None] * share).ravel().cumsum()
+    ends = cumulative[blocks.end * share.shape[1] - 1]
     begin = np.concatenate([[0.0], ends[:-1]])
     # Not quite to the end of a chain, where rounding would choose the next one.
     u = np.minimum(u, 1.0 - 1e-9)

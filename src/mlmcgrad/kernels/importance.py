@@ -21,8 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,24 +32,19 @@ from mlmcgrad.kernels.groups import Blocks, block_weights, choose, shares, unifo
 from mlmcgrad.kernels.proposing import (
     MOST_CANDIDATES,
     FirstBlock,
+    FirstWeights,
+    Part,
     ProposingKernel,
     check_alive,
     count_collapsed,
     insert,
     usable,
 )
-from mlmcgrad.measure import Measure, pick
+from mlmcgrad.measure import Integers, Measure, pick
 from mlmcgrad.plan import Plan
 
 # Draws that are in memory at once. Where one simulation alone has more, only weights are kept.
 _PART_DRAWS = 2**16
-
-
-class Part(NamedTuple):
-    """Some of the simulations: their measure, and the weight of each draw within its block."""
-
-    measure: Measure  # chain by chain, block by block
-    share: Tensor  # (draws,) float64: w / S_b
 
 
 @final
@@ -95,7 +91,7 @@ class Importance(ProposingKernel):
     def parts(
         self, x0: Start, context: Context, plan: Plan, generator: torch.Generator
     ) -> Generator[Part, None, Outcome]:
-        """What `run` yields, with the weights within blocks; returns the outcome."""
+        """What `run` yields, with the weights within blocks, all of them; returns the outcome."""
         if x0 is not None:
             if not isinstance(x0, FirstBlock):
                 raise ValueError(
@@ -103,66 +99,69 @@ class Importance(ProposingKernel):
                     f"go on from, got {type(x0).__name__}"
                 )
             self.check_block(x0)
-        most = int(plan.longest.max()) * self.candidates
+        lengths = plan.longest.numpy()
+        most = int(lengths.max()) * self.candidates
         if most > MOST_CANDIDATES:
             raise ValueError(
                 f"candidates × length must be at most {MOST_CANDIDATES:,}, whose weights are in "
                 f"memory at once, got {most:,}; lower the truncation or the candidates"
             )
         last, evaluations, invalid, collapsed = [], 0, 0, 0
-        for chains in self._parts_of(plan.longest):
-            part = plan if len(chains) == len(plan.levels) else plan.select(chains)
-            blocks = Blocks.of(part.longest.numpy())
+        for chains in self._parts_of(lengths):
+            part = plan if len(chains) == len(lengths) else plan.select(torch.from_numpy(chains))
+            blocks = Blocks.of(lengths[chains])
             draws = self._draw(x0, context, chains, blocks, generator)
             log_w, bad = usable(draws.log_w)
             log_sum, share = shares(log_w)
             weight, total = block_weights(log_sum, blocks, part)
-            check_alive(total, chains.numpy(), "every draw")
+            check_alive(total, chains, "every draw")
             u = uniforms(generator, len(chains)).numpy()
-            chosen = choose(log_w, blocks, total, u)
+            chosen = choose(log_sum, share, blocks, total, u)
             evaluations, invalid = evaluations + log_w.size, invalid + bad
-            collapsed += count_collapsed(share[blocks.first])
+            first = FirstWeights(log_sum[blocks.first], share[blocks.first])
+            collapsed += count_collapsed(first.share)
             coefficient = torch.from_numpy((weight[:, None] * share).ravel())
             flat, begin = torch.from_numpy(share.ravel()), 0
             for z in draws.pieces:
-                rows, end = slice(begin, begin + len(z)), begin + len(z)
+                end = begin + len(z)
                 here = chosen[(chosen >= begin) & (chosen < end)] - begin
                 if len(here):
                     last.append(pick(z, torch.from_numpy(here)))
-                owner, c, within = (t[rows].to(z.device) for t in (draws.owner, coefficient, flat))
-                yield Part(Measure(z, owner, c), within)
-                begin = end
-        transitions = float(plan.longest.sum())
-        return Outcome(torch.cat(last), evaluations, transitions, invalid, collapsed)
+                owner, c, within = (
+                    t[begin:end].to(z.device) for t in (draws.owner, coefficient, flat)
+                )
+                yield Part(Measure(z, owner, c), within, first)
+                begin, first = end, FirstWeights(first.log_sum[:0], first.share[:0])
+        return Outcome(torch.cat(last), evaluations, float(lengths.sum()), invalid, collapsed)
 
-    def _parts_of(self, lengths: Tensor) -> Iterator[Tensor]:
+    def _parts_of(self, lengths: Integers) -> list[Integers]:
         """Numbers of chains that are in memory at once; a long one is alone."""
-        draws = lengths * self.candidates
-        if int(draws.sum()) <= _PART_DRAWS:
-            yield torch.arange(len(lengths))
-            return
-        long = (draws > _PART_DRAWS).long()
-        after = long.roll(1)
-        after[0] = 0
-        part = (draws.cumsum(0) - 1) // _PART_DRAWS + (long + after).cumsum(0)
-        sizes = part.unique_consecutive(return_counts=True)[1]
-        yield from torch.arange(len(lengths)).split(sizes.tolist())
+        numbers, draws = np.arange(len(lengths)), lengths * self.candidates
+        if draws.sum() <= _PART_DRAWS:
+            return [numbers]
+        long = draws > _PART_DRAWS
+        after = np.append(False, long[:-1])
+        part = (draws.cumsum() - 1) // _PART_DRAWS + long.cumsum() + after.cumsum()
+        return np.split(numbers, np.flatnonzero(np.diff(part)) + 1)
 
     def _draw(
         self,
         x0: FirstBlock | None,
         context: Context,
-        chains: Tensor,
+        chains: Integers,
         blocks: Blocks,
         generator: torch.Generator,
     ) -> _Draws:
         """All draws of these chains; those of a long one are made again when they are taken."""
         k = self.candidates
-        owner = pick(chains, torch.from_numpy(blocks.chain.repeat(k)))
+        owner = torch.from_numpy(chains.repeat(k * (blocks.end - blocks.first)))
         start, who = None, owner
         if x0 is not None:
-            start = _first(x0, chains)
-            who = pick(chains, torch.from_numpy(blocks.chain[blocks.position > 0].repeat(k)))
+            start = _first(x0, torch.from_numpy(chains))
+            given = np.zeros(len(blocks.chain), dtype=bool)
+            given[blocks.first] = True
+            given = given.repeat(k)
+            who = owner[torch.from_numpy(~given)]
         if len(chains) == 1 and len(owner) > _PART_DRAWS:
             weights, pieces = self._twice(context, who, start, generator)
             log_w = torch.cat([start.log_weight[0], weights]) if start else weights
@@ -171,32 +170,30 @@ class Importance(ProposingKernel):
         if start is None:
             z, log_w = torch.cat(states), torch.cat(log_weights).reshape(-1, k)
         else:
-            given = torch.from_numpy((blocks.position == 0).repeat(k))
-            z = insert(states, start.points.flatten(0, 1), given)
-            log_w = insert(log_weights, start.log_weight.flatten(), given).reshape(-1, k)
+            where = torch.from_numpy(given)
+            z = insert(states, start.points.flatten(0, 1), where)
+            log_w = insert(log_weights, start.log_weight.flatten(), where).reshape(-1, k)
         return _Draws(log_w, iter((z,)), owner)
 
     def _twice(
         self, context: Context, who: Tensor, start: FirstBlock | None, generator: torch.Generator
     ) -> tuple[Tensor, Iterator[Tensor]]:
         """Weights of one long simulation, and its draws, made again when they are taken."""
-        size = max(1, _PART_DRAWS // self.chunk) * self.chunk
-        parts, state = who.split(size), generator.get_state()
+        parts, state = who.split(self.chunk), generator.get_state()
         # One piece of memory each: small ones between large ones would leave holes.
         log_w = torch.empty(len(who), dtype=torch.float64, device=generator.device)
         before = state.new_empty(len(parts), len(state))
-        for rows, out, then in zip(parts, log_w.split(size), before, strict=True):
+        for rows, out, then in zip(parts, log_w.split(self.chunk), before, strict=True):
             then.copy_(generator.get_state())
-            torch.cat(self.fresh(context, rows, generator)[1], out=out)
+            out.copy_(self.fresh(context, rows, generator)[1][0])
 
         def pieces() -> Iterator[Tensor]:
             if start is not None:
                 yield start.points[0]
             replay = torch.Generator(generator.device)
-            for part, then in zip(parts, before, strict=True):
+            for rows, then in zip(parts, before, strict=True):
                 replay.set_state(then.clone())
-                for rows in part.split(self.chunk):
-                    yield self.draw(take(context, rows), len(rows), replay)
+                yield self.draw(take(context, rows), len(rows), replay)
 
         return log_w, pieces()
 

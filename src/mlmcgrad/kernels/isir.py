@@ -16,16 +16,20 @@ out, those whose probability is not negligible.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels.base import Context, Outcome, Pieces, Start, take
+from mlmcgrad.kernels.base import Context, Outcome, Pieces, Simulation, Start, take
+from mlmcgrad.kernels.groups import shares
 from mlmcgrad.kernels.proposing import (
     FirstBlock,
+    FirstWeights,
+    Part,
     ProposingKernel,
     check_alive,
     count_collapsed,
@@ -33,7 +37,7 @@ from mlmcgrad.kernels.proposing import (
     usable,
 )
 from mlmcgrad.kernels.selection import Draws, rao_blackwell, sampled, still_possible
-from mlmcgrad.measure import Measure
+from mlmcgrad.measure import Floats, Measure, pick
 from mlmcgrad.plan import Plan
 from mlmcgrad.ranges import whole
 from mlmcgrad.store import Remembered
@@ -80,34 +84,52 @@ class ISIR(ProposingKernel):
 
         It has every candidate, those of weight 0 too: chain by chain, each from its first block on.
         """
+        simulation = Simulation(self.parts(x0, context, plan, generator))
+        for part in simulation:
+            yield part.measure
+        return simulation.outcome
+
+    def parts(
+        self, x0: Start, context: Context, plan: Plan, generator: torch.Generator
+    ) -> Generator[Part, None, Outcome]:
+        """What `run` yields, with the weights within the first block; returns the outcome.
+
+        The weights are those of draws of q: a state that x0 brought is not among them.
+        """
+        kept = int(x0 is not None and not isinstance(x0, FirstBlock))
         order = plan.longest.argsort(stable=True)
         plan = plan.select(order)
         start, law = self._start(x0, context, order, generator), None
         last, carried = torch.empty(0), torch.zeros(0, dtype=torch.float64)
         select = rao_blackwell if self.rao_blackwell else sampled
         evaluations, moves, invalid, collapsed = 0, 0.0, 0, 0
+        first = FirstWeights(np.zeros(0), np.zeros((0, self.candidates - kept)))
         for begin, end in self._parts(plan.longest):
-            running = plan.longest > begin
-            plan, order = plan.select(running), order[running]
+            if begin > 0:
+                running = plan.longest > begin
+                plan, order = plan.select(running), order[running]
             lengths = plan.longest.clamp(max=end) - begin
             draws, z, owner, bad = self._draw(start, law, context, order, lengths, generator)
+            share, began = np.zeros(len(owner)), first
             if begin == 0:
-                collapsed = _check_start(draws, order)
+                began, collapsed = _first_block(draws, order, kept, share)
                 last = torch.empty_like(z[: len(order)])
-            weights = plan.at(begin + draws.step, draws.chain)
-            selection = select(draws, weights, generator)
+            selection = select(draws, plan.flat(begin + 1, end), generator)
             coefficient = selection.coefficient
             if begin > 0:
                 coefficient[draws.starting] += carried
             evaluations += len(owner) - carried.numel()
             moves, invalid = moves + selection.moves, invalid + bad
-            ended = plan.longest <= end
-            last[order[ended]] = z[selection.kept[ended]]
-            held, law = still_possible(draws, selection, int((~ended).sum()))
-            start = FirstBlock(z[held], draws.log_w[held])
-            # A draw that goes on is not in the measure yet: it would be paid for twice.
-            carried, coefficient[held] = coefficient[held], 0.0
-            yield Measure(z, owner.to(z.device), coefficient.to(z.device))
+            ended = int((plan.longest <= end).sum())  # the shortest come first
+            last[order[:ended]] = pick(z, selection.kept[:ended])
+            if ended < len(order):
+                held, law = still_possible(draws, selection, len(order) - ended)
+                start = FirstBlock(z[held], draws.log_w[held])
+                # A draw that goes on is not in the measure yet: it would be paid for twice.
+                carried, coefficient[held] = coefficient[held], 0.0
+            owner, coefficient = owner.to(z.device), coefficient.to(z.device)
+            within = torch.from_numpy(share).to(z.device)
+            yield Part(Measure(z, owner, coefficient), within, began)
         return Outcome(last, evaluations, moves, invalid, collapsed)
 
     def _parts(self, lengths: Tensor) -> Iterator[tuple[int, int]]:
@@ -139,16 +161,16 @@ class ISIR(ProposingKernel):
         starts = 1 if law is None else law.shape[1]
         counts = starts + (self.candidates - 1) * lengths
         owner = chains.repeat_interleave(counts)  # (draws,)
-        free = torch.ones(len(owner), dtype=torch.bool)
-        if start is not None:
-            first = counts.cumsum(0) - counts
-            free[(first[:, None] + torch.arange(start.points.shape[1])).flatten()] = False
-        states, weights = self.fresh(context, owner[free], generator)
         if start is None:
+            states, weights = self.fresh(context, owner, generator)
             z, log_w = torch.cat(states), torch.cat(weights)
         else:
-            z = insert(states, start.points.flatten(0, 1), ~free)
-            log_w = insert(weights, start.log_weight.flatten().double(), ~free)
+            first = counts.cumsum(0) - counts
+            given = torch.zeros(len(owner), dtype=torch.bool)
+            given[(first[:, None] + torch.arange(start.points.shape[1])).flatten()] = True
+            states, weights = self.fresh(context, owner[~given], generator)
+            z = insert(states, start.points.flatten(0, 1), given)
+            log_w = insert(weights, start.log_weight.flatten().double(), given)
         usual, bad = usable(log_w)
         draws = Draws(torch.from_numpy(usual), lengths, self.candidates - 1, law)
         return draws, z, owner, bad
@@ -180,13 +202,26 @@ class ISIR(ProposingKernel):
         return insert(drawn, x0.points[x0.known], x0.known)
 
 
-def _check_start(draws: Draws, chains: Tensor) -> int:
-    """Refuse a first block in which no candidate has any weight; later ones have the kept state.
+def _first_block(
+    draws: Draws, chains: Tensor, kept: int, share: Floats
+) -> tuple[FirstWeights, int]:
+    """The weights of the first block; refuses one in which no candidate has any.
+
+    Args:
+        draws: the candidates; later blocks have the kept state.
+        chains: their numbers.
+        kept: how many of the first candidates are no draws of q.
+        share: (draws,): the weights are put there.
 
     Returns:
-        In how many chains one candidate of the first block has nearly all of its weight.
+        The weights, and in how many chains one candidate has nearly all of them.
     """
-    block = torch.cat([draws.start[:, None], draws.new[draws.step == 1]], 1)  # (chains, k)
-    what = f"all {draws.fresh + 1} candidates of the first step"
-    check_alive(block.amax(1).numpy(), chains.numpy(), what)
-    return count_collapsed(block.softmax(1).numpy())
+    index = draws.first.numpy()[:, None] + np.arange(draws.fresh + 1)  # (chains, k)
+    log_w = draws.log_w.numpy()[index]
+    log_sum, within = shares(log_w)
+    check_alive(log_sum, chains.numpy(), f"all {draws.fresh + 1} candidates of the first step")
+    collapsed = count_collapsed(within)
+    if kept:
+        log_sum, within = shares(log_w[:, kept:])
+    share[index[:, kept:]] = within
+    return FirstWeights(log_sum, within), collapsed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,7 +12,6 @@ from torch import Tensor
 
 from mlmcgrad.kernels.base import (
     Context,
-    Spread,
     Start,
     check_rows,
     check_unchanged,
@@ -19,8 +19,7 @@ from mlmcgrad.kernels.base import (
     take,
     tensors_in,
 )
-from mlmcgrad.kernels.groups import Floats, Integers
-from mlmcgrad.measure import pick
+from mlmcgrad.measure import Floats, Integers, Measure, pick
 from mlmcgrad.ranges import whole
 from mlmcgrad.store import Remembered
 
@@ -41,6 +40,21 @@ class FirstBlock:
     log_weight: Tensor  # (chains, k)
 
 
+class FirstWeights(NamedTuple):
+    """The weights of the first block of some chains: independent draws of q, k for each."""
+
+    log_sum: Floats  # (chains,): log Σ w
+    share: Floats  # (chains, k): w / Σ w
+
+
+class Part(NamedTuple):
+    """A piece of a simulation: its measure, and the weights of draws within their block."""
+
+    measure: Measure
+    share: Tensor  # (points,) float64: w / Σ w over the block; 0 outside of the blocks that count
+    first: FirstWeights  # of the chains that begin in this piece
+
+
 @dataclass(frozen=True)
 class ProposingKernel:
     """Draws of q in blocks, with their weights; see `ISIR` for the arguments."""
@@ -49,8 +63,6 @@ class ProposingKernel:
     propose: Callable[..., Tensor]
     candidates: int
     chunk: int = field(default=1024, kw_only=True)
-    # For those who weigh in several processes; not an argument for users.
-    weighing: Spread | None = field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         whole(self.candidates, "candidates")
@@ -91,19 +103,11 @@ class ProposingKernel:
         self, context: Context, owner: Tensor, generator: torch.Generator
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Draws for these rows with their log weights, chunk by chunk."""
-
-        def weigh(z: Tensor, who: Tensor) -> Tensor:
-            return self.weigh(z, take(context, who))
-
         states, log_weights = [], []
         for who in owner.split(self.chunk) if len(owner) else ():
             rows = take(context, who)
             states.append(self.draw(rows, len(who), generator))
-            if self.weighing is None:
-                log_weights.append(self.weigh(states[-1], rows))
-        if self.weighing is not None and states:
-            rows = (torch.cat(states), owner)
-            log_weights = [self.weighing(rows, weigh, self.chunk)]
+            log_weights.append(self.weigh(states[-1], rows))
         return states, log_weights
 
     def weigh(self, z: Tensor, context: Context) -> Tensor:
@@ -145,7 +149,9 @@ def insert(chunks: list[Tensor], start: Tensor, where: Tensor) -> Tensor:
 
 def usable(log_w: Tensor) -> tuple[Floats, int]:
     """Log weights with −∞ for those that are NaN or +∞, on the host, and how many these are."""
-    values = log_w.cpu().numpy()
+    values: Floats = log_w.cpu().numpy()
+    if values.max() < np.inf:  # which a NaN is not
+        return values, 0
     bad = ~(values < np.inf)
     return np.where(bad, -np.inf, values), int(np.count_nonzero(bad))
 

@@ -32,9 +32,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels.groups import uniforms
+from mlmcgrad.kernels.groups import shares, uniforms
 from mlmcgrad.measure import pick
 
+# Steps of so few chains are made one by one: a call of NumPy takes as long as sixteen of them.
+_FEW = 16
 # A draw that is kept with a smaller probability is forgotten between two parts of a chain.
 _NEGLIGIBLE = 2.0**-64
 
@@ -134,7 +136,7 @@ def choose_sampled(
     A step leaves the kept state if `leave` is at least the staying probability, for the candidate
     that `choice` picks from the block.
     """
-    log_sum, share = _block(draws.new)
+    log_sum, share = (torch.from_numpy(found) for found in shares(draws.new.numpy()))
     # The candidate that a step would move to does not depend on the kept state: all at once.
     picked = draws.block + _pick(share, choice)
     # leave ≥ sigmoid(log w_s − log S) is log w_s ≤ logit(leave) + log S: what is left to do step by
@@ -142,13 +144,12 @@ def choose_sampled(
     bar = leave.logit() + log_sum
     order = draws.step.argsort(stable=True)  # step by step, so that each step is a slice
     holder, kept = _follow(draws, *(pick(c, order) for c in (bar, picked)))
+    holder = torch.empty_like(holder).index_copy_(0, order, holder)  # block by block
     log_kept = pick(draws.log_w, holder)
-    stay = torch.empty_like(leave)
-    stay[order] = torch.sigmoid(log_kept - pick(log_sum, order))
+    stay = torch.sigmoid(log_kept - log_sum)
     coefficient = draws.spread((weights * (1.0 - stay))[:, None] * share)
-    coefficient.index_add_(0, holder, pick(weights * stay, order))
-    moves = float((log_kept <= pick(bar, order)).sum())
-    return Selection(coefficient, kept, moves), stay
+    coefficient.index_add_(0, holder, weights * stay)
+    return Selection(coefficient, kept, float((log_kept <= bar).sum())), stay
 
 
 def _follow(draws: Draws, bar: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
@@ -161,20 +162,32 @@ def _follow(draws: Draws, bar: Tensor, candidate: Tensor) -> tuple[Tensor, Tenso
     """
     bars, candidates, log_w = bar.numpy(), candidate.numpy(), draws.log_w.numpy()
     log_candidates, holder = log_w[candidates], np.empty_like(candidates)
-    kept = draws.first.numpy()
-    log_kept, ended, begin = log_w[kept], [], 0
-    for running in draws.step.bincount()[1:].tolist():
-        finished = len(kept) - running
+    kept, begin = draws.first.numpy(), 0
+    log_kept, ended = log_w[kept], []
+    running = draws.step.bincount()[1:].tolist()  # chains that make each step
+    many = sum(count > _FEW for count in running)
+    for count in running[:many]:
+        finished = len(kept) - count
         if finished:
             ended.append(kept[:finished])
             kept, log_kept = kept[finished:], log_kept[finished:]
-        rows = slice(begin, begin + running)
+        rows = slice(begin, begin + count)
         holder[rows] = kept
         moved = log_kept <= bars[rows]
         kept = np.where(moved, candidates[rows], kept)
         log_kept = np.where(moved, log_candidates[rows], log_kept)
-        begin += running
-    return torch.from_numpy(holder), torch.from_numpy(np.concatenate([*ended, kept]))
+        begin += count
+    # Of few chains a step takes less time one by one. The last ones go on longest.
+    state, log_state, last = kept.tolist(), log_kept.tolist(), []
+    steps = zip(*(a[begin:].tolist() for a in (bars, candidates, log_candidates)), strict=True)
+    for count in running[many:]:
+        for chain in range(len(state) - count, len(state)):
+            limit, new, log_new = next(steps)
+            last.append(state[chain])
+            if log_state[chain] <= limit:
+                state[chain], log_state[chain] = new, log_new
+    holder[begin:] = last
+    return torch.from_numpy(holder), torch.from_numpy(np.concatenate([*ended, state]))
 
 
 def rao_blackwell(draws: Draws, weights: Tensor, generator: torch.Generator) -> Selection:

@@ -40,7 +40,8 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.estimators import Estimator
-from mlmcgrad.kernels.groups import Blocks, Floats, Integers, block_weights, shares
+from mlmcgrad.kernels.groups import Blocks, block_weights, shares
+from mlmcgrad.measure import Floats, Integers
 from mlmcgrad.mixed.buckets import Bucket
 from mlmcgrad.mixed.families import Family
 from mlmcgrad.mixed.parameters import Layout
