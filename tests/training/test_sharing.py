@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -201,3 +202,22 @@ def test_a_process_that_ends_is_missed(rank: int) -> None:
     said = together(2, killed, rank, iteration(2), ended=True)
     assert isinstance(said[rank], EOFError)
     assert said[1 - rank].startswith(f"LostError: rank {1 - rank} of 2 stops: another process was")
+
+
+def trained(folder: Path) -> int:
+    """A whole training whose small networks share; how many messages this process has sent."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mlmcgrad.distributed.share.WORTH", 1)
+        test_sharing.sent.clear()
+        changes = {"iterations": 12, "probe_images": 0, "shards": 4, "batch_size": 12}
+        counted(lambda: tiny.run(folder, truncation_scale=256.0, persistent=True, **changes))
+    return len(test_sharing.sent)
+
+
+def test_a_training_that_shares_has_the_same_numbers(tmp_path: Path) -> None:
+    assert trained(tmp_path / "alone") == 0
+    assert all(together(4, trained, tmp_path / "four"))
+    found, expected = tiny.remains(tmp_path / "four"), tiny.remains(tmp_path / "alone")
+    assert found["metrics"] == expected["metrics"]
+    assert found["summary"] == expected["summary"]
+    assert tiny.same(found["state"]["store"], expected["state"]["store"])
