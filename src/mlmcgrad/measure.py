@@ -115,10 +115,13 @@ def thin(
     Returns:
         The thinned measure, and the numbers of the points that it kept, ascending.
     """
-    keep = np.flatnonzero(systematic(probability, measure.owner.cpu().numpy(), generator))
-    kept = measure[torch.from_numpy(keep)]
-    divisor = torch.from_numpy(probability[keep]).to(kept.coefficient.device)
-    return Measure(kept.points, kept.owner, kept.coefficient / divisor), keep
+    owner, c = (t.cpu().numpy() for t in (measure.owner, measure.coefficient))
+    keep = np.flatnonzero(systematic(probability, owner, generator))
+    kept = (
+        torch.from_numpy(a).to(measure.owner.device)
+        for a in (owner[keep], c[keep] / probability[keep])
+    )
+    return Measure(pick(measure.points, torch.from_numpy(keep)), *kept), keep
 
 
 def certainty(coefficient: Floats, threshold: float | Floats) -> Floats:

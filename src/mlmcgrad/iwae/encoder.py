@@ -95,7 +95,7 @@ def from_draws(
         slopes = slopes - weight * moved * pick((-2.0 * q.log_scale).exp(), owner)
         return q.add_up(owner, slopes, slopes * moved)
     found = q.add_up(owner, slopes, slopes * moved)
-    return Posterior(found.mean, found.log_scale - _weights(torch.from_numpy(total), q))
+    return Posterior(found.mean, found.log_scale.sub_(_weights(torch.from_numpy(total), q)))
 
 
 def from_states(kind: EncoderGradient, states: Measure, q: Posterior) -> Posterior:
