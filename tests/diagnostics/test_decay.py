@@ -116,3 +116,46 @@ def test_products_go_on_by_halves() -> None:
     assert torch.allclose(products[: top + 1, : top + 1], found.pilot.products(top))
     assert float(products[top + 2, top + 2]) == pytest.approx(float(products[top, top]) / 16.0)
     assert float(products[0, top + 1]) == pytest.approx(float(products[0, top]) / 2.0)
+
+
+def _normal(mean: float, counts: tuple[int, ...], rows: int = 1) -> Decay:
+    """H^{(2^l)} are independent normal vectors of two coordinates with one mean."""
+    rng = torch.Generator().manual_seed(3)
+    groups = tuple(
+        Group(mean + torch.randn(count, j + 1, 2, dtype=torch.float64, generator=rng), 2.0**j, 1.0)
+        for j, count in enumerate(counts)
+    )
+    return Decay(Pilot(groups, 0, 1.0, nested=False, rows=rows))
+
+
+def test_the_way_to_go_is_known_as_far_as_it_is_not_noise() -> None:
+    far = _normal(3.0, (400, 200))
+    for level, count in ((0, 600), (1, 200)):
+        # 18, and the variance of a square with noise 2/count in two coordinates
+        error = math.sqrt((4.0 * 18.0 * 2.0 / count + 2.0 * (2.0 / count) ** 2) / 2.0)
+        square = far.mean_square(level)
+        assert far.left(level) == pytest.approx(square - error, abs=0.3 * error)
+    assert far.left(9) == far.left(1)
+
+
+def test_a_way_to_go_within_its_noise_is_none() -> None:
+    """Four points about a mean of (0.085, 0.085), 50 times each."""
+    corners = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]).double()
+    x = 0.085 + corners.repeat(50, 1)
+    differing = torch.stack([corners[[1, 3, 0, 2]].repeat(50, 1) + 0.085, x], 1)
+    near = Decay(
+        Pilot((Group(x[:, None], 1.0, 1.0), Group(differing, 2.0, 1.0)), 0, 1.0, nested=False)
+    )
+    assert near.mean_square(1) == pytest.approx(2.0 * 0.085**2 - 0.01, rel=0.02)
+    # √((4 · 0.0045 · 0.01 + 2 · 0.01²) / 2) = 0.014
+    assert near.left(1) == 0.0
+
+
+def test_the_way_to_go_needs_every_row() -> None:
+    few = _normal(3.0, (60, 12), rows=20)
+    assert few.pilot.covers(0)
+    assert not few.pilot.covers(1)
+    assert few.left(1) == few.left(0)
+    enough = _normal(3.0, (60, 40), rows=20)
+    assert enough.pilot.covers(1)
+    assert enough.left(1) != enough.left(0)

@@ -13,7 +13,7 @@ from mlmcgrad import diagnostics, kernels, problems
 from mlmcgrad.diagnostics.choice import Choice, describe
 from mlmcgrad.diagnostics.planning import grid
 from mlmcgrad.diagnostics.truncations import Truncations
-from mlmcgrad.estimators import MLMC, Average, MLMCSum
+from mlmcgrad.estimators import MLMC, Average, MLMCSum, Stages
 from tests.diagnostics.planned import Known, finite, importance
 
 
@@ -128,7 +128,7 @@ def test_schedule_begins_short_and_is_an_estimator_too() -> None:
     assert first < last
     assert last == choice.family[-1].truncation
     estimator = choice.scheduled
-    assert isinstance(estimator, (MLMC, MLMCSum))
+    assert isinstance(estimator.at(10**9), (MLMC, MLMCSum))
     assert estimator.longest(1) <= first
     assert estimator.longest(10**9) == last
 
@@ -137,7 +137,7 @@ def test_schedule_of_a_plain_average() -> None:
     known, rng = finite(4, 0), torch.Generator().manual_seed(7)
     choice = diagnostics.plan(known.gradient, known.x0, budget=1e6, iteration=0, generator=rng)
     estimator = choice.scheduled
-    assert isinstance(estimator, Average)
+    assert isinstance(estimator.at(10**6), Average)
     assert estimator.expected_length(1) <= estimator.expected_length(10**6)
 
 
@@ -145,8 +145,34 @@ def test_a_schedule_is_multilevel_where_iterations_count_though_long_chains_are_
     choice = planned(finite(4, 0), 1e6, None)
     assert not choice.multilevel
     assert choice.estimator.expected_length() > 1e4
-    assert isinstance(choice.scheduled, (MLMC, MLMCSum))
+    assert isinstance(choice.scheduled.at(10**6), (MLMC, MLMCSum))
     assert choice.scheduled.expected_length(10**6) < 100.0
+
+
+def test_a_schedule_uses_what_the_plan_knows_of_bases() -> None:
+    """Importance sampling: near the end of a training a larger base has less work × variance."""
+    gradient, y = importance()
+    root = mg.schedules.power(1.0, 0.5)
+    choice = diagnostics.plan(
+        gradient,
+        None,
+        y,
+        budget=1e6,
+        simulations=10_000,
+        iteration=100,
+        after=root,
+        generator=torch.Generator().manual_seed(0),
+    )
+    used = choice.scheduled.at(101)
+    assert isinstance(used, MLMCSum)
+    assert used.base > 1
+    alike = [c for c in choice.candidates if c.estimator.longest() == used.longest()]
+    single = [c.work_variance for c in alike if getattr(c.estimator, "base", 0) == 1]
+    (mine,) = (c.work_variance for c in alike if c.estimator == used)
+    assert mine < 0.6 * min(single)
+    # T is at least what it was told.
+    assert all(choice.schedule(n) > root(n) / 2.0 for n in (1, 50, 101, 5000, 10**6))
+    assert all(choice.scheduled.longest(n) == choice.schedule(n) for n in (1, 50, 101, 10**6))
 
 
 def test_no_step_moved_is_a_warning() -> None:
@@ -215,6 +241,9 @@ def test_descriptions_are_what_one_would_write() -> None:
     assert describe(MLMC(64, base=4)) == "MLMC(64, base=4)"
     assert describe(MLMCSum(128)) == "MLMCSum(128)"
     assert describe(MLMCSum(128, 0.35)) == "MLMCSum(128, 0.35)"
+    stages = Stages(tuple((n, MLMC(2**n)) for n in range(1, 6)))
+    assert describe(Stages(stages.steps[:2])) == "MLMC(2) from n = 1; MLMC(4) from n = 2"
+    assert describe(stages).endswith("; MLMC(16) from n = 4; …")
 
 
 def test_a_schedule_does_not_go_below_an_earlier_one() -> None:

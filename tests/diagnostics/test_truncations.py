@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from mlmcgrad import schedules
 from mlmcgrad.diagnostics.approach import Squared
 from mlmcgrad.diagnostics.predicted import Predicted
 from mlmcgrad.diagnostics.truncations import Rung, Truncations, crossover, truncations
@@ -95,6 +96,26 @@ def test_one_that_is_always_better_is_there_from_the_start() -> None:
     assert truncations([rung(1.0, 1.0, 2.0, 1.0), rung(2.0, 0.5, 1.0, 1.0)], 1, 1).steps == (
         (1, 2.0),
     )
+
+
+def test_of_several_that_are_better_at_once_it_takes_the_best() -> None:
+    """The longest would have 25 times the error of the second at n = 1."""
+    family = [rung(1.0, 9.0, 9.0, 1.0), rung(2.0, 0.1, 1.0, 1.0), rung(4.0, 0.0, 8.9, 1.0)]
+    schedule = truncations(family, 1, 1)
+    assert schedule(1) == 2.0
+    assert schedule.steps == ((1, 2.0), (79, 4.0))  # 7.9 / 0.1
+
+
+def test_a_schedule_in_steps() -> None:
+    root = schedules.power(1.0, 0.5)
+    steps = Truncations.of(root)
+    for n in (1, 3, 4, 15, 16, 1023, 1024, 10**9):
+        assert steps(n) <= root(n) < 2.0 * steps(n)
+    assert Truncations.of(steps) is steps
+    assert Truncations.of(schedules.constant(20.0)).steps == ((1, 16.0),)
+    assert Truncations.of(schedules.constant(0.5)).steps == ((1, 1.0),)
+    # It ends somewhere.
+    assert Truncations.of(schedules.power(1.0, 3.0)).steps[-1][1] == 2.0**20
 
 
 def test_without_bias_it_stays_short() -> None:

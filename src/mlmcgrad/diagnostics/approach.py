@@ -112,7 +112,7 @@ class Approach:
         square = (np.einsum("mk,mkd->md", c, np.stack([m.mean for m in models])) ** 2).sum(1)
         spread = np.einsum("mk,mkj,mj->m", c, np.stack([m.covariance for m in models]), c)
         probability = np.array([m.weight for m in models])
-        variance = (4.0 * square * spread + 2.0 * spread**2) / self._dimensions
+        variance = (4.0 * square * spread + 2.0 * spread**2) / self.dimensions
         first = float(probability @ (square + spread))
         second = float(probability @ (variance + (square + spread) ** 2))
         return Squared(first, math.sqrt(max(0.0, second - first * first)))
@@ -129,7 +129,7 @@ class Approach:
         )
 
     @cached_property
-    def _dimensions(self) -> float:
+    def dimensions(self) -> float:
         """Independent coordinates that the noise is worth."""
         x = self.pilot.difference(min(1, self.pilot.highest))
         c = x - x.mean(0)
@@ -180,7 +180,7 @@ class Approach:
         _, size = np.linalg.slogdet(marginal)
         misfit = float(np.trace(np.linalg.solve(marginal, products)))
         # The trace of the noise is spread over the coordinates: each has its share.
-        return -0.5 * self._dimensions * (float(size) + misfit)
+        return -0.5 * self.dimensions * (float(size) + misfit)
 
     def _fit(
         self,

@@ -10,7 +10,6 @@ bias that it removes.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,8 +17,10 @@ from typing import TYPE_CHECKING
 
 from mlmcgrad.diagnostics.decay import Decay
 from mlmcgrad.diagnostics.predicted import Predicted
+from mlmcgrad.diagnostics.staging import family, stages
 from mlmcgrad.diagnostics.truncations import Rung, Truncations, crossover, truncations
-from mlmcgrad.estimators import Average, Estimator
+from mlmcgrad.estimators import Average, Estimator, Stages
+from mlmcgrad.schedules import Schedule
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +30,7 @@ _ALONE = 0.5  # share of one weight
 _KNOWN = 0.25  # relative error within which a prediction is said to be known
 _LEFT = 30.0  # by how much a squared bias after a burn-in may be off
 _ROWS = 6
-_LEVELS = 32  # more than any candidate has
+_STAGES = 4  # in words
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Choice:
         chains: simulations of an iteration, the rows of x0; for `schedule`.
         decay: bias and differences of levels, from the pilot.
         iteration: of the training at which the plan was made; for `schedule`.
-        after: T_n of an earlier plan, below which `schedule` does not go.
+        after: T_n of the training until now, below which `schedule` does not go.
     """
 
     candidates: tuple[Predicted, ...]
@@ -52,7 +53,7 @@ class Choice:
     chains: int
     decay: Decay
     iteration: int = 1
-    after: Truncations | None = None
+    after: Schedule | None = None
 
     @property
     def best(self) -> Predicted:
@@ -111,35 +112,27 @@ class Choice:
     def schedule(self) -> Truncations:
         """T_n for a training whose iterations have `chains` simulations each."""
         found = truncations(self.family, self.chains, self.iteration)
-        return found if self.after is None else found.longer(self.after)
+        return found.longer(self._before)
 
-    @property
-    def scheduled(self) -> Estimator:
-        """The estimator of the family with the schedule in place of its length."""
-        return _with(self.family[-1].predicted.estimator, self.schedule)
+    @cached_property
+    def scheduled(self) -> Stages:
+        """For each T_n of the schedule the estimator of the family that has it."""
+        return stages(self.family, self.schedule)
 
     @cached_property
     def family(self) -> list[Rung]:
-        """Estimators that differ in T only, from a single step on, for the schedule.
-
-        Of those that begin with a single step it is the best one for the budget, in which the way
-        that a training has to go counts like variance, see `truncations`.
-        """
-        left = self.chains * self.iteration * self.decay.mean_square(0)
-        known = {
-            c.estimator: c
-            for c in self.candidates
-            if getattr(c.estimator, "base", 1) == 1 and not getattr(c.estimator, "burn_in", 0)
-        }
-        best = min(
-            known.values(), key=lambda c: c.bias.value + c.cost * (c.variance + left) / self.budget
+        """For each T, from the present one on, the estimator that makes the most of evaluations."""
+        return family(
+            self.candidates,
+            self.decay,
+            simulations=self.chains * self.iteration,
+            present=self._before(max(1, self.iteration)),
         )
-        every = [Average(1), *(_with(best.estimator, 2**level) for level in range(1, _LEVELS))]
-        return [
-            Rung(float(each.longest()), known[each], self.decay.mean_square(level))
-            for level, each in enumerate(every)
-            if each in known
-        ]
+
+    @property
+    def _before(self) -> Truncations:
+        """T_n of the training until now; single steps, if nothing was said."""
+        return Truncations(((1, 1.0),)) if self.after is None else Truncations.of(self.after)
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -235,15 +228,11 @@ class Choice:
         return f"{words} {self.crossover:.2g} evaluations on."
 
 
-def _with(estimator: Estimator, truncation: float | Truncations) -> Estimator:
-    """The same with another truncation, or length and no burn-in."""
-    if isinstance(estimator, Average):
-        return Average(truncation)
-    return dataclasses.replace(estimator, truncation=truncation)  # type: ignore[type-var]
-
-
 def describe(estimator: Estimator) -> str:
     """An estimator as one would write it, without what has its default."""
+    if isinstance(estimator, Stages):
+        words = [f"{describe(each)} from n = {n}" for n, each in estimator.steps]
+        return "; ".join(words if len(words) <= _STAGES else [*words[:_STAGES], "…"])
     name = type(estimator).__name__
     if isinstance(estimator, Average):
         after = f", burn_in={estimator.burn_in:g}" if estimator.burn_in else ""

@@ -63,6 +63,19 @@ class Decay:
         """‖E[H^{(2^level)}]‖², at least 0; beyond the pilot that of its longest simulations."""
         return max(0.0, self.pilot.mean_square(min(level, self.highest)))
 
+    def left(self, level: int) -> float:
+        """‖E[H^{(2^level)}]‖² less its standard error, at least 0: as far as it is sure.
+
+        Of simulations that are too few to have every row of the data in them, a shorter length is
+        taken: rows differ more than lengths do.
+        """
+        pilot = self.pilot
+        level = max(m for m in range(min(level, self.highest) + 1) if m == 0 or pilot.covers(m))
+        square, noise = self.mean_square(level), self._variances[level] / pilot.count(level)
+        # Of a mean m + noise with d coordinates alike: Var ‖·‖² = 4 m² noise / d + 2 noise² / d.
+        error = math.sqrt((4.0 * square * noise + 2.0 * noise**2) / self.approach.dimensions)
+        return max(0.0, square - error)
+
     @property
     def mixes(self) -> bool:
         """Whether the longest simulations are probably longer than what the chain remembers."""

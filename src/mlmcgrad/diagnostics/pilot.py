@@ -74,6 +74,10 @@ class Pilot:
         """Simulations of at least the length 2^level."""
         return sum(len(group.estimates) for group in self.groups[level:])
 
+    def covers(self, level: int) -> bool:
+        """Whether there are simulations of at least the length 2^level of every row."""
+        return self.count(level) >= (2 * self.rows if self.paired else 1)
+
     def covariance(self, level: int) -> Tensor:
         """Σ_i Cov(D_l, D_m)_i of differences of simulations of the length 2^level, D_0 = H^{(1)}.
 

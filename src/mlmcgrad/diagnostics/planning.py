@@ -25,11 +25,11 @@ from mlmcgrad.diagnostics.decay import Decay
 from mlmcgrad.diagnostics.per_chain import chain_gradients
 from mlmcgrad.diagnostics.pilot import pilot
 from mlmcgrad.diagnostics.predicted import Cost, Predicted, predict
-from mlmcgrad.diagnostics.truncations import Truncations
 from mlmcgrad.estimators import MLMC, Average, Estimator, MLMCSum
 from mlmcgrad.gradient import MarkovGradient
 from mlmcgrad.kernels.base import Start, take
 from mlmcgrad.ranges import fraction, positive, whole
+from mlmcgrad.schedules import Schedule
 
 _MOST = 1e6  # evaluations of a pilot: more of them say nothing new
 _USUAL = 1e6  # a budget, for the pilot of a plan that is given an accuracy
@@ -49,7 +49,7 @@ def plan(
     accuracy: float | None = None,
     simulations: int | None = None,
     iteration: int = 1,
-    after: Truncations | None = None,
+    after: Schedule | None = None,
     generator: torch.Generator,
     share: float = 0.05,
     report: Callable[[float], None] = lambda share: None,
@@ -64,12 +64,15 @@ def plan(
             training's last iterations. The mean squared error is made as small as it allows.
         accuracy: or the root mean squared error that shall be reached, as cheaply as possible.
         simulations: among how many the budget is divided at least, for example chains ×
-            iterations of a training. By default the rows of x0, and not less than 8.
+            iterations of a training. By default the rows of x0, and not less than 8. For a plan
+            within a training at least twice those that it has made: iterates before the plan
+            have to be forgotten.
         iteration: of the training at which the plan is made, for its `schedule`, whose loss has
             to have the whole gradient for it: F(data) − F(x) and not only −F(x). 0 leaves out how
             far the training has to go, so that T rises when the bias begins to show in the noise.
-        after: the schedule of an earlier plan of this training, below which the new one does not
-            go: chains mix more slowly as a training goes on, and pilots are noisy.
+        after: T_n of the training until now, what was used while waiting for a plan or an earlier
+            plan's `schedule`; the new schedule begins with its T, and does not go below it: chains
+            mix more slowly as a training goes on, and pilots are noisy. None for single steps.
         generator: source of all randomness.
         share: of the budget that the pilot may spend; of 10^6 evaluations for an accuracy.
         report: called with the share of the pilot that is done.

@@ -13,23 +13,25 @@ n cost_s / cost_l iterations for both, noise and way to go, so that it is the be
     n* = (cost_l (variance_l + F) − cost_s (variance_s + F)) / (N cost_s (bias_s² − bias_l²)),
     F = N n_0 m_s,
 
-on. T_n goes up from the shortest to the one that is the first to be better, and so on. With F = 0
-it is the formula for a gradient at a fixed θ, averaged over the evaluations B = n N cost_s.
+on. T_n goes up from the shortest to the one that is the first to be better (of several the best),
+and so on. With F = 0 it is the formula for a gradient at a fixed θ, averaged over the evaluations
+B = n N cost_s. Which estimator stands for each T is in `staging.py`.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import SupportsIndex
 
 from mlmcgrad.diagnostics.predicted import Predicted
-from mlmcgrad.schedules import check_iteration
+from mlmcgrad.schedules import Schedule, check_iteration
 
 _SHOWN = 8  # steps in words
 _NEVER = 2**53  # iterations
+_MOST = 2.0**20  # T
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,22 @@ class Truncations:
         """T at iteration n."""
         number = check_iteration(n)
         return self.steps[bisect_right(self.steps, number, key=lambda step: step[0]) - 1][1]
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> Truncations:
+        """The powers of two that a schedule which does not fall has passed at each n.
+
+        Example:
+            >>> from mlmcgrad import schedules
+            >>> Truncations.of(schedules.power(1.0, 0.5)).steps[:3]
+            ((1, 1.0), (4, 2.0), (16, 4.0))
+        """
+        if isinstance(schedule, Truncations):
+            return schedule
+        steps = [(1, 2.0 ** math.floor(math.log2(max(1.0, schedule(1)))))]
+        while (further := 2.0 * steps[-1][1]) <= min(_MOST, schedule(_NEVER)):
+            steps.append((bisect_left(range(_NEVER), further, lo=1, key=schedule), further))
+        return cls(tuple(steps))
 
     def longer(self, other: Truncations) -> Truncations:
         """The longer of two at every n.
@@ -78,7 +96,7 @@ class Rung:
 
     Attributes:
         truncation: T.
-        predicted: what the estimator with it does.
+        predicted: what the estimator that stands for it does.
         left: ‖E[Ĥ]‖², how far a training with it is from where it goes.
     """
 
@@ -112,13 +130,21 @@ def truncations(family: Sequence[Rung], chains: int, iteration: int) -> Truncati
         first = min(when)
         if first > _NEVER:
             break
-        now += len(when) - when[::-1].index(first)  # of several, the longest
         n = max(n, math.ceil(first))
+        # Of those that are better by then, the best: at once, where several have less noise too.
+        able = [i for i, each in enumerate(when, now + 1) if each <= n]
+        now = min(able, key=lambda i: (_error(family[i], present, n, chains, iteration), -i))
         begin = 1 if n == start else n
         if steps[-1][0] == begin:
             steps.pop()
         steps.append((begin, family[now].truncation))
     return Truncations(tuple(steps))
+
+
+def _error(each: Rung, present: Rung, n: int, chains: int, iteration: int) -> float:
+    """Squared error after the evaluations of n iterations with the present estimator."""
+    noise = each.predicted.variance / chains + iteration * present.left
+    return each.predicted.bias.value + noise * each.predicted.cost / (n * present.predicted.cost)
 
 
 def _better(short: Rung, long: Rung, chains: int, iteration: int) -> float:

@@ -9,6 +9,7 @@ import torch
 from mlmcgrad.estimators.average import Average
 from mlmcgrad.estimators.mlmc import MLMC
 from mlmcgrad.estimators.mlmc_sum import MLMCSum
+from mlmcgrad.estimators.stages import Stages
 from mlmcgrad.plan import Plan
 
 
@@ -50,4 +51,4 @@ def check_budget(
         )
 
 
-__all__ = ["MAX_TRANSITIONS", "MLMC", "Average", "Estimator", "MLMCSum", "check_budget"]
+__all__ = ["MAX_TRANSITIONS", "MLMC", "Average", "Estimator", "MLMCSum", "Stages", "check_budget"]
