@@ -41,7 +41,10 @@ def check_budget(
         n: iteration; None where none was given.
         limit: transitions that one chain may make, and all of them in expectation.
     """
-    longest, mean = estimator.longest(n), chains * estimator.expected_length(n)
+    longest = estimator.longest(n)
+    if chains * longest <= limit:  # as a rule; the mean takes longer to compute
+        return
+    mean = chains * estimator.expected_length(n)
     where = "" if n is None else f" at n = {n}"
     if longest > limit or mean > limit:
         asks = f"a chain of {longest:,} transitions" if longest > limit else f"{mean:,.0f} in all"

@@ -97,7 +97,7 @@ class ISIR(ProposingKernel):
         The weights are those of draws of q: a state that x0 brought is not among them.
         """
         kept = int(x0 is not None and not isinstance(x0, FirstBlock))
-        order = plan.longest.argsort(stable=True)
+        order = torch.from_numpy(plan.longest.numpy().argsort(kind="stable"))
         plan = plan.select(order)
         start, law = self._start(x0, context, order, generator), None
         last, carried = torch.empty(0), torch.zeros(0, dtype=torch.float64)

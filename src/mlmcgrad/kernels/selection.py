@@ -142,7 +142,8 @@ def choose_sampled(
     # leave ≥ sigmoid(log w_s − log S) is log w_s ≤ logit(leave) + log S: what is left to do step by
     # step are comparisons, which NumPy makes in a third of the time.
     bar = leave.logit() + log_sum
-    order = draws.step.argsort(stable=True)  # step by step, so that each step is a slice
+    # Step by step, so that each step is a slice.
+    order = torch.from_numpy(draws.step.numpy().argsort(kind="stable"))
     holder, kept = _follow(draws, *(pick(c, order) for c in (bar, picked)))
     holder = torch.empty_like(holder).index_copy_(0, order, holder)  # block by block
     log_kept = pick(draws.log_w, holder)
@@ -164,8 +165,8 @@ def _follow(draws: Draws, bar: Tensor, candidate: Tensor) -> tuple[Tensor, Tenso
     log_candidates, holder = log_w[candidates], np.empty_like(candidates)
     kept, begin = draws.first.numpy(), 0
     log_kept, ended = log_w[kept], []
-    running = draws.step.bincount()[1:].tolist()  # chains that make each step
-    many = sum(count > _FEW for count in running)
+    counts = np.bincount(draws.step.numpy())[1:]  # chains that make each step
+    running, many = counts.tolist(), np.count_nonzero(counts > _FEW)
     for count in running[:many]:
         finished = len(kept) - count
         if finished:
