@@ -16,6 +16,7 @@ from mlmcgrad.distributed.share import (
     LEAST,
     SLACK,
     STEP,
+    Gift,
     Work,
     work_of_chains,
     work_of_draws,
@@ -55,6 +56,16 @@ def test_where_all_have_about_the_same_nothing_is_given(
     work = Work((units,) * shards, (first, *(units,) * (shards - 1)))
     assert work.gifts == ()
     assert work.shared == work.whole
+
+
+def test_two_per_cent_above_the_mean_is_where_giving_begins() -> None:
+    assert Work((0, 0), (1020, 980)).gifts == ()
+    assert Work((0, 0), (1030, 970)).gifts == (Gift(0, 1, 0, 20),)  # 2 % of the mean at a time
+
+
+def test_the_shard_with_the_most_gives_first() -> None:
+    """There is room for two messages; the other order would leave a shard with 70."""
+    assert Work((0, 0, 0), (60, 100, 0), least=30).shared == (60, 40, 60)
 
 
 def test_what_must_stay_is_not_given() -> None:

@@ -39,7 +39,7 @@ _COMPILED = "kernels/_compiled"
 # Of these folders only the mathematics.
 _SOME = {
     "": ("backward", "estimate", "gradient", *_SMALL),
-    "distributed": ("deal", "shards", "spent"),
+    "distributed": ("deal", "share", "shards", "spent"),
     "training": ("trainer",),
     "experiments/reproduce": ("claims", "compare", "curves"),
 }
