@@ -68,6 +68,20 @@ def test_coefficients(plan: Plan) -> None:
     assert begin == len(measure)
 
 
+def test_first_blocks_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of simulations that are made in several pieces too; every step of all of them counts."""
+    monkeypatch.setattr(importance, "_PART_DRAWS", 10)
+    plan = _plan(mg.MLMCSum(8), [0, 3, 2, 9, 1, 0])
+    small = Importance(_log_weight, _propose, 3, chunk=5)
+    simulation = Simulation(small.parts(None, (Y,), plan, rng()))
+    first = [part.first for part in simulation]
+    assert len(first) > 6
+    assert {each.share.shape[1:] for each in first} == {(3,)}
+    log_sum = np.concatenate([each.log_sum for each in first])
+    assert len(log_sum) == len(np.concatenate([each.share for each in first])) == 6
+    assert simulation.outcome.accepted == int(plan.longest.sum())
+
+
 def test_one_block_is_self_normalised_importance_sampling() -> None:
     (measure,) = KERNEL.run(None, (Y,), mg.Average(1).plan(6, 1, rng()), rng())
     share = _log_weight(measure.points, Y.repeat_interleave(3, 0)).reshape(6, 3).softmax(1)
