@@ -268,3 +268,5 @@ def test_a_training_with_a_long_way_to_go_has_short_chains() -> None:
     assert late.schedule(1000) < without.schedule(1000)
     with pytest.raises(ValueError, match="iteration must be an integer ≥ 0, got -1"):
         diagnostics.plan(known.gradient, known.x0, iteration=-1, **arguments)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"after must be a schedule, .* got 8.0;"):
+        diagnostics.plan(known.gradient, known.x0, after=8.0, **arguments)  # type: ignore[arg-type]

@@ -54,3 +54,9 @@ def test_one_stage_needs_no_iteration_and_several_do() -> None:
 def test_stages_begin_one_after_another(begins: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="steps must begin at iterations that rise from 1 on, got"):
         Stages(tuple((n, mg.Average(1)) for n in begins))
+
+
+@pytest.mark.parametrize("steps", [(1, mg.Average(1)), ((1,),), ((1, 64),)])
+def test_what_is_no_stage_is_refused(steps: Any) -> None:
+    with pytest.raises(TypeError, match="steps must be pairs of a first iteration and an estim"):
+        Stages(steps)

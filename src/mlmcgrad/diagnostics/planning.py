@@ -97,6 +97,11 @@ def plan(
             positive(value, name)
     fraction(share, "share")
     whole(iteration, "iteration", least=0)
+    if after is not None and not callable(after):
+        raise TypeError(
+            f"after must be a schedule, such as schedules.power(1.0, 0.5) or the `schedule` of an "
+            f"earlier plan, got {after!r}; schedules.constant makes one of a number"
+        )
     rows = gradient.kernel.chains(x0, context)
     among = max(_FEWEST, rows) if simulations is None else whole(simulations, "simulations")
     cost = simulation_cost(gradient, x0, context, generator)

@@ -1,12 +1,14 @@
 """Messages from one process to another, of which the others need not know.
 
 A message is some tensors that are not empty, as bytes after their number; or it is None, the number
-0 alone. Messages between two processes arrive in the order in which they were sent.
+0 alone. The bytes are a line of JSON, with the type and the shape of each tensor, and then their
+numbers. Messages between two processes arrive in the order in which they were sent.
 """
 
 from __future__ import annotations
 
-import pickle
+import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,18 +55,34 @@ def receive(rank: int, device: torch.device) -> tuple[Tensor, ...] | None:
     data = torch.empty(int(size), dtype=torch.uint8, device=world.device)
     with explained():
         dist.recv(data, rank)
-    return tuple(
-        torch.frombuffer(content, dtype=dtype).reshape(shape).to(device)
-        for dtype, shape, content in pickle.loads(data.cpu().numpy().tobytes())
-    )
+    return unpacked(data.cpu().numpy().tobytes(), device)
 
 
 def packed(message: Sequence[Tensor] | None) -> Tensor:
     """The bytes of a message, (bytes,) uint8; none for None."""
     if message is None:
         return torch.empty(0, dtype=torch.uint8)
-    content = []
+    kinds = [(str(tensor.dtype).removeprefix("torch."), tensor.shape) for tensor in message]
+    data = bytearray(json.dumps(kinds).encode() + b"\n")
     for tensor in message:
-        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        content.append((tensor.dtype, tuple(tensor.shape), bytearray(flat.numpy())))
-    return torch.frombuffer(bytearray(pickle.dumps(content)), dtype=torch.uint8)
+        data += tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+    return torch.frombuffer(data, dtype=torch.uint8)
+
+
+def unpacked(data: bytes, device: torch.device) -> tuple[Tensor, ...]:
+    """The tensors of a message.
+
+    Example:
+        >>> message = torch.ones(2, 1), torch.tensor([True])
+        >>> unpacked(packed(message).numpy().tobytes(), torch.device("cpu"))
+        (tensor([[1.],
+                [1.]]), tensor([True]))
+    """
+    begin, tensors = data.index(b"\n") + 1, []
+    for name, shape in json.loads(data[:begin]):
+        dtype: torch.dtype = getattr(torch, name)
+        end = begin + dtype.itemsize * math.prod(shape)
+        content = bytearray(data[begin:end])  # a tensor's own, which may be written to
+        tensors.append(torch.frombuffer(content, dtype=dtype).reshape(shape).to(device))
+        begin = end
+    return tuple(tensors)

@@ -40,6 +40,12 @@ class Stages:
     steps: tuple[tuple[int, Estimator], ...]
 
     def __post_init__(self) -> None:
+        for step in self.steps:
+            if not (isinstance(step, tuple) and len(step) == 2 and hasattr(step[1], "plan")):
+                raise TypeError(
+                    f"steps must be pairs of a first iteration and an estimator, got {step!r}; for "
+                    "example ((1, Average(1)), (100, MLMC(64)))"
+                )
         begins = [check_iteration(n) for n, _ in self.steps]
         if begins[:1] != [1] or any(b <= a for a, b in pairwise(begins)):
             raise ValueError(
