@@ -32,6 +32,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	MLMCGRAD_DEVICE=standin OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/device
 
 faults: $(STAMP)
 	MLMCGRAD_FAULTS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/faults
@@ -63,7 +64,7 @@ docs: $(STAMP)
 # The library without its extras: whoever installs `mlmcgrad` alone gets torch and NumPy.
 $(CORE)/.installed: pyproject.toml constraints.txt
 	test -x $(CORE)/bin/python || $(PYTHON) -m venv $(CORE)
-	$(CORE)/bin/python -m pip install --quiet -c constraints.txt -e . pytest hypothesis
+	$(CORE)/bin/python -m pip install --quiet -c constraints.txt -e . pytest pytest-timeout hypothesis
 	@touch $@
 
 core: $(CORE)/.installed

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.certify_cases import Case, planted, right
 from mlmcgrad.diagnostics import Certificate, certify
-from mlmcgrad.runs.pool import one_thread
+from mlmcgrad.paper.runs.process import threads
 
 SEEDS = 10
 CONTAINS = 1e-6  # p-value from which on an interval contains the exact gradient
@@ -69,5 +69,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with one_thread():
+    with threads(1):
         main()

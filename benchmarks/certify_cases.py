@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,14 +12,11 @@ from torch import Tensor
 import mlmcgrad as mg
 from mlmcgrad import problems
 from mlmcgrad.kernels import ISIR, MALA, RWMH, FromStep, Importance, Kernel
-from mlmcgrad.kernels.base import Context, Pieces, Simulation, Start
-from mlmcgrad.kernels.mala import State as Slope
-from mlmcgrad.kernels.mala import value_and_gradient
-from mlmcgrad.kernels.metropolis import MetropolisKernel
-from mlmcgrad.kernels.proposing import ProposingKernel
-from mlmcgrad.kernels.rwmh import State
+from mlmcgrad.kernels.base import Context, Outcome, Pieces, Simulation, Start
+from mlmcgrad.kernels.importance import ProposingKernel, WeightedPiece
+from mlmcgrad.kernels.metropolis import MALAState, MetropolisKernel, RWMHState, value_and_gradient
+from mlmcgrad.lengths import Lengths
 from mlmcgrad.measure import Measure
-from mlmcgrad.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -137,40 +134,40 @@ def right() -> list[Case]:
     ]
 
 
-class Tempered(MetropolisKernel[State]):
+class Tempered(MetropolisKernel[RWMHState]):
     """Planted bug: the square root of the ratio decides, so the law is that of √π."""
 
-    def at(self, x: Tensor, context: Context) -> State:
+    def at(self, x: Tensor, context: Context) -> RWMHState:
         """State at x."""
-        return State(x, self.log_density(x, *context))
+        return RWMHState(x, self.log_density(x, *context))
 
     @property
     def deviation(self) -> float | Tensor:
         """Of a jump."""
         return self.step_size
 
-    def proposal(self, state: State, jump: Tensor) -> Tensor:
+    def proposal(self, state: RWMHState, jump: Tensor) -> Tensor:
         """As it should be."""
         return state.x + jump
 
-    def log_ratio(self, state: State, proposed: State, jump: Tensor) -> Tensor:
+    def log_ratio(self, state: RWMHState, proposed: RWMHState, jump: Tensor) -> Tensor:
         """Half of what it should be."""
         return 0.5 * (proposed.log_density - state.log_density)
 
 
-class Langevin(MetropolisKernel[Slope]):
+class Langevin(MetropolisKernel[MALAState]):
     """MALA's proposals, for bugs in what is accepted."""
 
-    def at(self, x: Tensor, context: Context) -> Slope:
+    def at(self, x: Tensor, context: Context) -> MALAState:
         """State at x."""
-        return Slope(x, *value_and_gradient(self.log_density, x, context))
+        return MALAState(x, *value_and_gradient(self.log_density, x, context))
 
     @property
     def deviation(self) -> float | Tensor:
         """Of a jump."""
         return (2.0 * self.step_size) ** 0.5
 
-    def proposal(self, state: Slope, jump: Tensor) -> Tensor:
+    def proposal(self, state: MALAState, jump: Tensor) -> Tensor:
         """As it should be."""
         return state.x + jump + self.step_size * state.gradient
 
@@ -178,7 +175,7 @@ class Langevin(MetropolisKernel[Slope]):
 class Unadjusted(Langevin):
     """Planted bug: everything is accepted."""
 
-    def log_ratio(self, state: Slope, proposed: Slope, jump: Tensor) -> Tensor:
+    def log_ratio(self, state: MALAState, proposed: MALAState, jump: Tensor) -> Tensor:
         """As if π were flat."""
         return torch.ones_like(state.log_density)
 
@@ -186,7 +183,7 @@ class Unadjusted(Langevin):
 class OneSided(Langevin):
     """Planted bug, erratum 3 of the paper: the ratio of the proposals is left out."""
 
-    def log_ratio(self, state: Slope, proposed: Slope, jump: Tensor) -> Tensor:
+    def log_ratio(self, state: MALAState, proposed: MALAState, jump: Tensor) -> Tensor:
         """Without q(y, x)/q(x, y)."""
         return proposed.log_density - state.log_density
 
@@ -195,22 +192,26 @@ class OneSided(Langevin):
 class WrongSelection(ProposingKernel):
     """Planted bug: i-SIR that selects by the square roots of the weights."""
 
-    def run(self, x0: Start, context: Context, plan: Plan, generator: torch.Generator) -> Pieces:
-        """By another kernel."""
+    def parts(
+        self, x0: Start, context: Context, lengths: Lengths, generator: torch.Generator
+    ) -> Generator[WeightedPiece, None, Outcome]:
+        """Run another kernel."""
         wrong = ISIR(lambda z, *c: 0.5 * self.log_weight(z, *c), self.propose, self.candidates)
-        return wrong.run(x0, context, plan, generator)
+        return wrong.parts(x0, context, lengths, generator)
 
 
 @dataclass(frozen=True)
 class WrongWeights(Importance):  # type: ignore[misc]  # a bug that only a subclass can plant
     """Planted bug: importance sampling with the square roots of the weights."""
 
-    def run(self, x0: Start, context: Context, plan: Plan, generator: torch.Generator) -> Pieces:
-        """By another kernel."""
+    def parts(
+        self, x0: Start, context: Context, lengths: Lengths, generator: torch.Generator
+    ) -> Generator[WeightedPiece, None, Outcome]:
+        """Run another kernel."""
         wrong = Importance(
             lambda z, *c: 0.5 * self.log_weight(z, *c), self.propose, self.candidates
         )
-        return wrong.run(x0, context, plan, generator)
+        return wrong.parts(x0, context, lengths, generator)
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,7 @@ class Drifting:
         """As the kernel says."""
         return self.kernel.chains(x0, context)
 
-    def run(self, x0: Start, context: Context, plan: Plan, generator: torch.Generator) -> Pieces:
+    def run(self, x0: Start, context: Context, plan: Lengths, generator: torch.Generator) -> Pieces:
         """Shifted."""
         shift = 0.2 * float(plan.longest.max())
         simulation = Simulation(self.kernel.run(x0, context, plan, generator))

@@ -25,7 +25,8 @@ import mlmcgrad as mg
 from benchmarks.timing import Result
 from mlmcgrad.diagnostics import level_test
 from mlmcgrad.kernels import ISIR, Importance, Kernel, Simulation
-from mlmcgrad.runs.pool import one_thread
+from mlmcgrad.paper.experiments.accuracy import fit_power
+from mlmcgrad.paper.runs.process import threads
 
 K = 5
 REPLICATES = 200_000
@@ -79,7 +80,7 @@ class Row:
 
 
 def run() -> list[Result]:
-    with one_thread():
+    with threads(1):
         rows, results = [], []
         for target, wanted in ((NARROW, 5.0), (WIDE, 2.0)):
             table = list(_table(target))
@@ -143,7 +144,7 @@ def _measure(kernel: Kernel, estimator: mg.estimators.Estimator, d: int) -> _Mea
     generator = torch.Generator().manual_seed(0)
     estimates, evaluations = [], 0
     for _ in range(REPLICATES // _CALL):
-        plan = estimator.plan(_CALL, 1, generator)
+        plan = estimator.draw(_CALL, 1, generator)
         total = torch.zeros(_CALL, d, dtype=torch.float64)
         simulation = Simulation(kernel.run(None, (torch.zeros(_CALL),), plan, generator))
         for piece in simulation:
@@ -166,7 +167,8 @@ def _slope(target: Target, kernel: Kernel, since: float, highest: int) -> float:
     test = level_test(
         gradient, None, torch.zeros(1), highest=highest, generator=generator, replicates=10**6
     )
-    return float(test.variance_decay(since).slope)
+    rows = [row for row in test.rows[1:] if row.length >= since]
+    return fit_power([row.length for row in rows], [row.variance for row in rows]).slope
 
 
 def _printed(rows: list[Row]) -> Table:

@@ -38,7 +38,7 @@ def run() -> list[Result]:
         with torch.no_grad():
             state, _ = machine.start(x0, ())
             for _ in range(count):
-                (one,) = machine.walk(state, machine.noise(1, x0, rng), ())
+                one = machine.walk(state, machine.noise(1, x0, rng), ())
                 state = one.state
         return state.x
 

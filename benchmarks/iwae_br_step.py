@@ -24,7 +24,7 @@ from benchmarks import networks, published_loop
 from benchmarks.iwae_mlmc_step import bare, record
 from benchmarks.timing import Result, seconds, summary
 from mlmcgrad.iwae import LatentModel, Objective
-from mlmcgrad.runs.pool import one_thread
+from mlmcgrad.paper.runs.process import threads
 
 K = 5
 # The loop holds the graph of T · 128 · k decoder passes: 4 GB at T = 64.
@@ -35,7 +35,7 @@ def run() -> list[Result]:
     model, y, trained = networks.cifar10()
     what = "" if trained else ", untrained"
     results = []
-    with one_thread():
+    with threads(1):
         for length, (target, repeats) in LENGTHS.items():
             ratios, most = _ratios(model, y, length, repeats)
             for note, values in zip(("", ", subnormals flushed"), ratios, strict=True):

@@ -18,10 +18,10 @@ import torch
 import mlmcgrad as mg
 from benchmarks import networks
 from benchmarks.timing import Result, seconds, summary
-from mlmcgrad.diagnostics.slopes import fit_line
 from mlmcgrad.iwae import LatentModel, Objective
-from mlmcgrad.plan import Plan
-from mlmcgrad.runs.pool import one_thread
+from mlmcgrad.lengths import Lengths
+from mlmcgrad.paper.experiments.accuracy import fit_line
+from mlmcgrad.paper.runs.process import threads
 
 K, BATCH, LEVELS, REPEATS = 5, 32, 10, 7
 LENGTHS = (2, 4, 8, 16, 32)  # of BR
@@ -33,9 +33,9 @@ class OneLevel:
 
     level: int
 
-    def plan(self, chains: int, n: int | None, generator: torch.Generator) -> Plan:
+    def draw(self, chains: int, n: int | None, generator: torch.Generator) -> Lengths:
         """Lengths and weights of that level."""
-        return mg.MLMC(2**LEVELS).plan_for(torch.full((chains,), self.level), n)
+        return mg.MLMC(2**LEVELS).lengths_for(torch.full((chains,), self.level), n)
 
 
 def run() -> list[Result]:
@@ -51,7 +51,7 @@ def run() -> list[Result]:
     levels = [(at_level(model, k), max(1, BATCH >> k)) for k in range(LEVELS + 1)]
     br = [Objective(model, "br", candidates=K, truncation=length) for length in LENGTHS]
     curves: dict[str, list[list[float]]] = {"MLMC": [], "BR": []}
-    with one_thread():
+    with threads(1):
         for repeat in range(REPEATS + 1):
             chain = [spent(objective, images) / images for objective, images in levels]
             long = [spent(objective, BATCH) for objective in br]

@@ -26,7 +26,7 @@ from benchmarks import networks
 from benchmarks.timing import Result, seconds, summary
 from mlmcgrad.iwae import LatentModel, Objective
 from mlmcgrad.iwae.objective import KernelName
-from mlmcgrad.runs.pool import one_thread
+from mlmcgrad.paper.runs.process import threads
 
 K, T, REPEATS = 5, 64, 9
 UNAVOIDABLE = ("encoder", "decoder", "backward")
@@ -66,7 +66,7 @@ def run() -> list[Result]:
             truncation=T,
             assignment="balanced",
             kernel=kernel,
-            estimator="single" if kernel == "isir" else "sum",
+            multilevel="single" if kernel == "isir" else "sum",
             chunk=1024,
         )
         what = f"MLMC-IWAE step on digits by {name}, T = {T}, over its network calls"
@@ -83,7 +83,7 @@ def _shares(objective: Objective, y: Tensor) -> list[dict[str, float]]:
         objective.backward(y, n=1, generator=torch.Generator().manual_seed(0))
 
     found = []
-    with one_thread():
+    with threads(1):
         passes = record(model, step)
         for repeat in range(REPEATS + 1):
             ours, alone = seconds(step, time.process_time), bare(model, y, passes)

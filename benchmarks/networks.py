@@ -15,13 +15,12 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from mlmcgrad import datasets
-from mlmcgrad.datasets import DataUnavailableError
-from mlmcgrad.iwae.likelihoods import Bernoulli
-from mlmcgrad.iwae.networks import CIFAR10, LatentModel
-from mlmcgrad.training.config import Config, Settings
-from mlmcgrad.training.data import Source, load
-from mlmcgrad.training.trainer import Trainer
+from mlmcgrad.iwae.networks import CIFAR10, BernoulliLikelihood, LatentModel
+from mlmcgrad.paper import datasets
+from mlmcgrad.paper.datasets import DataUnavailableError
+from mlmcgrad.paper.training.config import Config, Settings
+from mlmcgrad.paper.training.data import Source, load
+from mlmcgrad.paper.training.trainer import Trainer
 
 ITERATIONS, BATCH = 300, 32
 
@@ -29,7 +28,7 @@ ITERATIONS, BATCH = 300, 32
 @cache
 def cifar10() -> tuple[LatentModel, Tensor, bool]:
     """The model, 128 test images, and whether it is trained (and the images are pictures)."""
-    model = LatentModel(CIFAR10, Bernoulli(), torch.Generator().manual_seed(0))
+    model = LatentModel(CIFAR10, BernoulliLikelihood(), torch.Generator().manual_seed(0))
     try:
         data = datasets.cifar10(fetch=False)
     except DataUnavailableError:
@@ -43,7 +42,7 @@ def cifar10() -> tuple[LatentModel, Tensor, bool]:
 
 def digits() -> tuple[LatentModel, Tensor]:
     """The model, trained, and 128 test images."""
-    config = Config(dataset="digits", batch_size=BATCH).settings()
+    config = Config.from_flat(dataset="digits", batch_size=BATCH).settings()
     source = load(config)
     model = _train(config, source)
     return model, source.images(source.test, slice(0, 128), torch.device("cpu"))
@@ -52,7 +51,7 @@ def digits() -> tuple[LatentModel, Tensor]:
 def _trained(source: Source) -> dict[str, Tensor]:
     path = Path(tempfile.gettempdir()) / f"mlmcgrad-bench-cifar10-{ITERATIONS}-{BATCH}.pt"
     if not path.exists():
-        config = Config(dataset="cifar10", batch_size=BATCH).settings()
+        config = Config.from_flat(dataset="cifar10", batch_size=BATCH).settings()
         torch.save(dict(_train(config, source).state_dict()), path)
     state: dict[str, Tensor] = torch.load(path, weights_only=True)
     return state

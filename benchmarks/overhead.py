@@ -63,7 +63,7 @@ def _backward() -> Result:
 
     kernel, estimator = mg.kernels.MALA(log_density, H), mg.Average(STEPS)
     gradient = mg.MarkovGradient(kernel, loss, estimator, chunk=CHUNK)
-    plan = estimator.plan(CHAINS, 1, generator)
+    plan = estimator.draw(CHAINS, 1, generator)
     whole = concatenate(list(kernel.run(x0, (), plan, generator.manual_seed(0))))
     states = [
         (whole.points[i : i + CHUNK], whole.coefficient[i : i + CHUNK].float())

@@ -18,12 +18,11 @@ import torch
 from rich.progress import Progress
 
 from benchmarks.planner_problems import TASKS, Task
-from mlmcgrad.diagnostics.choice import describe
-from mlmcgrad.diagnostics.planning import grid, plan
-from mlmcgrad.diagnostics.predicted import Predicted
+from mlmcgrad.diagnostics import Predicted, describe, plan
+from mlmcgrad.diagnostics._plan import grid
 from mlmcgrad.estimators import Average, Estimator
 from mlmcgrad.kernels import Importance
-from mlmcgrad.runs.pool import one_thread
+from mlmcgrad.paper.runs.process import threads
 
 ROOT = Path(__file__).resolve().parent
 BUDGETS = (1e4, 1e6, 1e8)
@@ -124,7 +123,7 @@ def markdown(found: list[Row]) -> str:
 def main(names: list[str]) -> None:
     """Run the named problems, or all."""
     found: list[Row] = []
-    with one_thread(), Progress() as progress:
+    with threads(1), Progress() as progress:
         for name in progress.track(names or list(TASKS), description="plans"):
             found += rows(name, TASKS[name]())
             print(markdown(found[-6:]), flush=True)

@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import mlmcgrad as mg
-from mlmcgrad import datasets, diagnostics, iwae, kernels, problems
-from mlmcgrad.diagnostics.approach import Squared
-from mlmcgrad.diagnostics.decay import Decay
-from mlmcgrad.diagnostics.pilot import pilot
-from mlmcgrad.diagnostics.planning import simulation_cost
-from mlmcgrad.diagnostics.predicted import Cost, Predicted, predict
+from mlmcgrad import diagnostics, iwae, kernels, problems
+from mlmcgrad.diagnostics import Predicted
+from mlmcgrad.diagnostics._decay import Decay, Squared
+from mlmcgrad.diagnostics._pilot import Simulator, run_pilot
+from mlmcgrad.diagnostics._plan import Cost, predict, simulation_cost
 from mlmcgrad.estimators import Estimator
+from mlmcgrad.paper import datasets
 
 _CLEAR = 4.0  # standard errors
 _EVALUATIONS = 1e7  # of what takes the place of the truth
@@ -50,15 +50,13 @@ class Task:
     def cost(self) -> Cost:
         """Of a simulation."""
         rng = torch.Generator().manual_seed(1)
-        return simulation_cost(self.gradient, self.x0, self.context, rng)
+        return simulation_cost(Simulator(self.gradient, self.x0, self.context, rng))
 
     @cached_property
     def decay(self) -> Decay:
         """Of a pilot that takes the place of the truth."""
         rng = torch.Generator().manual_seed(999)
-        found = pilot(
-            self.gradient, self.x0, *self.context, evaluations=self.evaluations, generator=rng
-        )
+        found = run_pilot(Simulator(self.gradient, self.x0, self.context, rng), self.evaluations)
         return _Truth(found, self.limit)
 
     def truth(self, estimator: Estimator) -> Predicted:
@@ -227,7 +225,7 @@ def _autoencoder() -> Task:
     rng = torch.Generator().manual_seed(0)
     data = datasets.digits()
     sizes = iwae.Sizes(data.train.shape[1:], channels=(), hidden=(16,), latent=4)
-    model = iwae.LatentModel(sizes, iwae.Bernoulli(), rng)
+    model = iwae.LatentModel(sizes, iwae.BernoulliLikelihood(), rng)
     images = torch.from_numpy(data.as_floats(data.train))
     objective = iwae.Objective(model, "iwae", candidates=4)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)

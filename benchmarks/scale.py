@@ -1,14 +1,13 @@
-"""What a step of one training costs on many processes: measured constants, simulated loads.
+"""The cost of a step of one training on many processes: measured constants, simulated loads.
 
     seconds = c_0 + c_1 · (transitions of the slowest rank) + d · (chains) + exchange(bytes, ranks)
 
-c_0 and c_1 of a step of BR-IWAE (`Objective.gradient` with i-SIR, k = 5, 64 images), d of the
-dealing, and the latency and the seconds a byte of an all-reduce over gloo between two processes are
-measured on this machine. The all-reduce of R ranks is taken for a ring: 2(R − 1) messages of
-bytes/R. Loads are drawn, not measured; what others do of a long chain is what the processes would
-agree on (`mlmcgrad/distributed/share.py`). `python -m benchmarks.scale` takes minutes, writes
-scale.json and prints the tables of docs/scale.md; `… simulate` keeps the measured constants, and
-`… tables` only prints.
+Measured on this machine: c_0 and c_1 of a step of BR-IWAE (`Objective.gradient` with i-SIR, k = 5,
+64 images), d of dealing chains to ranks, and the latency and the seconds per byte of an all-reduce
+over gloo between two processes. The all-reduce of R ranks is modelled as a ring: 2(R − 1) messages
+of bytes/R. Loads are simulated. `python -m benchmarks.scale` takes minutes, writes scale.json and
+prints the tables of docs/scale.md; `… simulate` keeps the measured constants, and `… tables` only
+prints.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ import socket
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,74 +29,47 @@ import torch.distributed as dist
 
 import mlmcgrad as mg
 from benchmarks.timing import one_core
-from mlmcgrad.distributed.deal import dealt
-from mlmcgrad.distributed.share import LEAST, Work, work_of_chains, work_of_draws, worth
-from mlmcgrad.iwae import CIFAR10, DIGITS, Bernoulli, LatentModel, Objective
+from mlmcgrad.distributed.shards import deal
+from mlmcgrad.iwae import CIFAR10, DIGITS, BernoulliLikelihood, LatentModel, Objective
 from mlmcgrad.iwae.networks import Sizes
-from mlmcgrad.plan import Plan
 
 PATH = Path(__file__).with_suffix(".json")
 NETWORKS = {"digits": DIGITS, "cifar10": CIFAR10}
 RANKS = (1, 2, 4, 8, 16, 64, 256, 1024)
 TRUNCATIONS = (64, 1024)
-CHAINS = (64, 128)  # of a rank
+CHAINS = (64, 128)  # per rank
 BATCH = 1024  # of all ranks, where ranks share a fixed one
 DOUBLE = 8  # bytes: gradients are added in float64
-LARGE = 947_723  # parameters of cifar10: they say how much is worth a message
-Kind: TypeAlias = Callable[[Sequence[Plan], int], Work]
-KINDS: dict[str, Kind] = {"draws": work_of_draws, "markov": work_of_chains}
 
 
 def loads(ranks: int, chains: int, truncation: float, dealing: bool, seed: int) -> torch.Tensor:
-    """Transitions of each rank in one step.
+    """Return the transitions of each rank in one step.
 
     Args:
         ranks: how many share the chains.
         chains: of all ranks.
         truncation: T of MLMC.
-        dealing: one balanced plan, dealt by length; else independent levels, as many chains each.
+        dealing: balanced levels, dealt by length; else independent levels, as many chains each.
         seed: of the levels.
     """
     assignment = "balanced" if dealing else "independent"
     estimator = mg.MLMC(truncation, assignment=assignment)  # type: ignore[arg-type]
-    longest = estimator.plan(chains, None, torch.Generator().manual_seed(seed)).longest
+    longest = estimator.draw(chains, None, torch.Generator().manual_seed(seed)).longest
     if dealing:
-        return torch.stack([longest[rows].sum() for rows in dealt(longest, ranks)])
+        return torch.stack([longest[rows].sum() for rows in deal(longest, ranks)])
     return longest.reshape(ranks, -1).sum(1)
 
 
-def shared(ranks: int, chains: int, truncation: float, kind: Kind, least: int, seed: int) -> Work:
-    """The work of each rank in one step of one balanced plan, where long chains are shared."""
-    estimator = mg.MLMC(truncation, assignment="balanced")
-    plan = estimator.plan(chains, None, torch.Generator().manual_seed(seed))
-    return kind([plan.select(rows) for rows in dealt(plan.longest, ranks)], least)
-
-
-def imbalance(
-    ranks: int,
-    chains: int,
-    truncation: float,
-    dealing: bool,
-    kind: Kind | None = None,
-    least: int = LEAST,
-) -> tuple[float, float]:
-    """Mean work of the slowest rank, and of a rank, over many steps.
-
-    Without a kind chains are whole, and the work is transitions.
-    """
+def imbalance(ranks: int, chains: int, truncation: float, dealing: bool) -> tuple[float, float]:
+    """Return the mean transitions of the slowest rank, and of a rank, over many steps."""
     repeats = max(10, min(400, 100_000 // chains))
-    drawn = [
-        loads(ranks, chains, truncation, dealing, seed).double()
-        if kind is None
-        else torch.tensor(shared(ranks, chains, truncation, kind, least, seed).shared).double()
-        for seed in range(repeats)
-    ]
+    drawn = [loads(ranks, chains, truncation, dealing, seed).double() for seed in range(repeats)]
     slowest = statistics.fmean(float(each.max()) for each in drawn)
     return slowest, statistics.fmean(float(each.mean()) for each in drawn)
 
 
 def exchange(record: dict[str, Any], size: int, ranks: int) -> float:
-    """Seconds of an all-reduce of `size` bytes: a ring."""
+    """Return the seconds of an all-reduce of `size` bytes: a ring."""
     if ranks == 1:
         return 0.0
     # Between two: two messages of half the bytes each.
@@ -108,10 +80,9 @@ def exchange(record: dict[str, Any], size: int, ranks: int) -> float:
 def step(
     record: dict[str, Any], network: str, ranks: int, chains: int, truncation: float
 ) -> tuple[float, float]:
-    """Seconds of a step, and the share of them in which a rank does work that one rank has too."""
+    """Return the seconds of a step, and the fraction in which the mean rank simulates."""
     of = record["networks"][network]
-    least = worth(of["parameters"])
-    slowest, mean = imbalance(ranks, chains, truncation, True, work_of_draws, least)
+    slowest, mean = imbalance(ranks, chains, truncation, dealing=True)
     fixed = of["fixed"] + record["dealing"] * chains
     total = fixed + of["transition"] * slowest + exchange(record, DOUBLE * of["parameters"], ranks)
     return total, of["transition"] * mean / total
@@ -121,8 +92,8 @@ def measured() -> dict[str, Any]:
     """The constants, on this machine."""
     with one_core():
         networks = {name: _network(sizes) for name, sizes in NETWORKS.items()}
-        lengths = mg.MLMC(1024, assignment="balanced").plan(2**15, None, torch.Generator()).longest
-        dealing = _least(lambda: dealt(lengths, 512), 5) / len(lengths)
+        lengths = mg.MLMC(1024, assignment="balanced").draw(2**15, None, torch.Generator()).longest
+        dealing = _least(lambda: deal(lengths, 512), 5) / len(lengths)
     latency, slope = _between_two()
     record = {
         "networks": networks,
@@ -135,7 +106,7 @@ def measured() -> dict[str, Any]:
 
 def _network(sizes: Sizes) -> dict[str, Any]:
     """c_0, c_1 and the parameters of a step: least squares over chain lengths, 64 images."""
-    model = LatentModel(sizes, Bernoulli(), torch.Generator().manual_seed(0))
+    model = LatentModel(sizes, BernoulliLikelihood(), torch.Generator().manual_seed(0))
     y = torch.rand(64, *sizes.shape, generator=torch.Generator().manual_seed(1))
     transitions, seconds = [], []
     for length in (1, 4, 16):
@@ -200,8 +171,7 @@ def _exchanging(rank: int, port: int, answer: Any) -> None:
 
 
 def simulated() -> list[dict[str, Any]]:
-    """Imbalance of the ranks: independent levels, one plan that is dealt, shared work."""
-    least = worth(LARGE)
+    """Return the imbalance of the ranks with independent levels, and with dealt chains."""
     return [
         {
             "truncation": t,
@@ -209,10 +179,6 @@ def simulated() -> list[dict[str, Any]]:
             "chains": chains,
             "independent": np.divide(*imbalance(ranks, ranks * chains, t, False)).item(),
             "dealt": np.divide(*imbalance(ranks, ranks * chains, t, True)).item(),
-            **{
-                name: np.divide(*imbalance(ranks, ranks * chains, t, True, kind, least)).item()
-                for name, kind in KINDS.items()
-            },
         }
         for t in TRUNCATIONS
         for chains in CHAINS
@@ -221,13 +187,13 @@ def simulated() -> list[dict[str, Any]]:
 
 
 def modelled(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Seconds and efficiency: 64 chains a rank, and a fixed batch that ranks share."""
+    """Return seconds and efficiency for 64 chains per rank, and for a fixed batch."""
     rows = []
     for network in NETWORKS:
         for ranks in RANKS:
             grown = step(record, network, ranks, 64 * ranks, 1024)
-            shared = step(record, network, ranks, BATCH, 1024)
-            rows.append({"network": network, "ranks": ranks, "grown": grown, "shared": shared})
+            fixed = step(record, network, ranks, BATCH, 1024)
+            rows.append({"network": network, "ranks": ranks, "grown": grown, "fixed": fixed})
     return rows
 
 
@@ -238,7 +204,7 @@ def tables(record: dict[str, Any]) -> str:
     for name, text, scale in (
         ("parameters", "parameters", 1.0),
         ("fixed", "c_0, milliseconds", 1e3),
-        ("transition", "c_1, microseconds a transition", 1e6),
+        ("transition", "c_1, microseconds per transition", 1e6),
     ):
         values = " | ".join(f"{scale * of[n][name]:,.0f}" for n in NETWORKS)
         lines.append(f"| {text} | {values} |")
@@ -249,25 +215,23 @@ def tables(record: dict[str, Any]) -> str:
         f"| its milliseconds, two ranks | {' | '.join(f'{1e3 * s:.1f}' for s in seconds)} |",
         "",
         f"Latency of an all-reduce between two processes: {1e6 * record['latency']:.0f} µs; "
-        f"{1e-9 / record['seconds_a_byte']:.2f} GB a second; dealing: "
-        f"{1e6 * record['dealing']:.1f} µs a chain.",
+        f"{1e-9 / record['seconds_a_byte']:.2f} GB per second; dealing: "
+        f"{1e6 * record['dealing']:.1f} µs per chain.",
         "",
-        "| T | chains a rank | ranks | independent levels | one plan, whole chains | i-SIR, "
-        "importance, shared | Markov chains, shared |",
-        "|---|---|---|---|---|---|---|",
+        "| T | chains per rank | ranks | independent levels | balanced levels, dealt |",
+        "|---|---|---|---|---|",
     ]
     for row in record["simulated"]:
-        names = ("independent", "dealt", *KINDS)
-        ratios = " | ".join(f"{row[name]:.2f}" for name in names)
+        ratios = " | ".join(f"{row[name]:.2f}" for name in ("independent", "dealt"))
         lines.append(f"| {row['truncation']} | {row['chains']} | {row['ranks']} | {ratios} |")
     lines += [
         "",
-        f"| network | ranks | 64 chains a rank: seconds | efficiency | {BATCH} chains in all: "
+        f"| network | ranks | 64 chains per rank: seconds | efficiency | {BATCH} chains in all: "
         "seconds | efficiency |",
         "|---|---|---|---|---|---|",
     ]
     for row in record["modelled"]:
-        cells = [f"{s:.3f} | {100 * e:.0f} %" for s, e in (row["grown"], row["shared"])]
+        cells = [f"{s:.3f} | {100 * e:.0f} %" for s, e in (row["grown"], row["fixed"])]
         lines.append(f"| {row['network']} | {row['ranks']} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -37,13 +37,11 @@ from torch import Tensor
 import mlmcgrad as mg
 from benchmarks.planner_problems import mixed_model
 from mlmcgrad import diagnostics, schedules
-from mlmcgrad.diagnostics.choice import describe
+from mlmcgrad.diagnostics import describe
 from mlmcgrad.estimators import MLMC, Average, Estimator, MLMCSum
-from mlmcgrad.experiments.boltzmann.exact import log_likelihood
-from mlmcgrad.experiments.boltzmann.pictures import pictures
-from mlmcgrad.experiments.boltzmann.settings import HIDDEN, SCALE
 from mlmcgrad.kernels import Gibbs
-from mlmcgrad.runs.pool import one_thread
+from mlmcgrad.paper.experiments.machines import HIDDEN, SCALE, log_likelihood, pictures
+from mlmcgrad.paper.runs.process import threads
 
 FIXED = (1, 8, 32, 128)
 PLANNED = "plan.schedule"
@@ -80,7 +78,7 @@ class Training:
 
     def run(
         self, estimator: Estimator | None, rng: torch.Generator
-    ) -> tuple[float, diagnostics.Choice | None]:
+    ) -> tuple[float, diagnostics.Plan | None]:
         """Train, by a plan if there is no estimator: the averaged iterate's quality, the plan."""
         gradient = dataclasses.replace(self.gradient, estimator=estimator or _WAITING)
         optimizer = torch.optim.SGD(self.parameters, lr=self.step_size)
@@ -100,7 +98,7 @@ class Training:
                 m.lerp_(p.detach(), (_LATE + 1.0) / (n + _LATE))
         return self.quality(mean), plan
 
-    def plan(self, n: int, rng: torch.Generator) -> diagnostics.Choice:
+    def plan(self, n: int, rng: torch.Generator) -> diagnostics.Plan:
         """For at least twice the iterations until now."""
         return diagnostics.plan(
             self.whole,
@@ -110,7 +108,7 @@ class Training:
             simulations=_AGAIN * n * self.whole.kernel.chains(self.x0, self.data),
             iteration=n,
             after=_ROOT,
-            share=_PILOT,
+            pilot=_PILOT * self.budget,
             generator=rng,
         )
 
@@ -193,7 +191,7 @@ PROBLEMS: dict[str, Problem] = {
 }
 
 
-def family(plan: diagnostics.Choice) -> Estimator:
+def family(plan: diagnostics.Plan) -> Estimator:
     """The best of those that begin with a single step, for the way that is left."""
     left = plan.chains * plan.iteration * plan.decay.mean_square(0)
     single = [
@@ -254,7 +252,7 @@ def main(names: list[str]) -> None:
     """Run the named problems, or all; seeds that are in schedule.json are not run again."""
     path = Path(__file__).resolve().parent / "schedule.json"
     found: dict[str, list[Seed]] = json.loads(path.read_text()) if path.exists() else {}
-    with one_thread(), Progress() as progress:
+    with threads(1), Progress() as progress:
         for name in names or PROBLEMS:
             done = found.setdefault(name, [])
             for seed in progress.track(range(len(done), PROBLEMS[name].seeds), description=name):

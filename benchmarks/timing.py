@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
-from mlmcgrad.runs.pool import one_thread
+from mlmcgrad.paper.runs.process import threads
 
 Clock: TypeAlias = Callable[[], float]
 
@@ -80,7 +80,7 @@ def one_core() -> Iterator[None]:
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(cores)})
     try:
-        with one_thread():
+        with threads(1):
             yield
     finally:
         os.sched_setaffinity(0, cores)

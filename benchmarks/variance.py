@@ -24,7 +24,7 @@ from benchmarks import networks
 from benchmarks.timing import Result
 from mlmcgrad.iwae import Objective
 from mlmcgrad.levels import Assignment
-from mlmcgrad.runs.pool import one_thread
+from mlmcgrad.paper.runs.process import threads
 
 K = 5
 ASSIGNMENTS: tuple[Assignment, ...] = ("independent", "balanced")
@@ -69,7 +69,7 @@ def run() -> list[Result]:
         problems["CIFAR-10"] = (_cifar10, 32, 100)
     else:
         Console().print("variance on CIFAR-10 is skipped: the pictures are not there")
-    with one_thread():
+    with threads(1):
         for problem, (make, chains, calls) in problems.items():
             samples = {
                 which: _sample(make(*which), chains, calls)

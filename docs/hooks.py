@@ -22,36 +22,21 @@ PACKAGE = ROOT / "src" / "mlmcgrad"
 COMBINED = re.compile(r"(?<=[\u0300-\u036f])_")
 IN_REPOSITORY, IN_SITE = "../../results/", "committed/"  # seen from the pages in docs/results
 ALL = ("*",)
+ITSELF = ("",)  # the package: its modules are private
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "": ("gradient", "plan", "measure", "levels", "schedules", "backward", "hotelling"),
+    "": ("gradient", "lengths", "measure", "levels", "schedules", "backward"),
     "estimators": ALL,
     "kernels": ALL,
     "optim": ALL,
-    "diagnostics": ALL,
+    "diagnostics": ITSELF,
     "theory": ALL,
     "problems": ALL,
-    "mixed": (
-        "fitting",
-        "result",
-        "compare",
-        "search",
-        "score",
-        "proposal",
-        "information",
-        "design",
-    ),
+    "mixed": ("_fit", "result", "search", "design", "grouped.likelihood", "grouped.proposal"),
     "mixed.families": ALL,
     "iwae": ALL,
-    "training": ("config", "loop", "saved"),
-    "datasets": (
-        "dataset",
-        "digits_dataset",
-        "mnist_dataset",
-        "cifar10_dataset",
-        "pictures_dataset",
-        "binarisation",
-    ),
-    "runs": ("folder", "checkpoint", "metrics", "pool"),
+    "paper.training": ("config", "loop"),
+    "paper.datasets": ("dataset", "download"),
+    "paper.runs": ("folder", "pool"),
 }
 INTRODUCTION = """# API
 
@@ -68,12 +53,14 @@ def modules(section: str) -> list[str]:
     else:
         paths = sorted((PACKAGE / section.replace(".", "/")).glob("*.py"))
         names = [path.stem for path in paths if not path.stem.startswith("_")]
-    return [f"{section}.{name}" if section else name for name in names]
+    return [".".join(filter(None, (section, name))) for name in names]
 
 
 def first_line(module: str) -> str:
     """What the docstring of a module begins with."""
     path = PACKAGE / f"{module.replace('.', '/')}.py"
+    if not path.exists():
+        path = path.with_suffix("") / "__init__.py"
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return " ".join(text.split("\n\n")[0].split()).rstrip(":")
 
@@ -100,7 +87,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     for entry in config.nav or []:
         if "API" in entry:
             for section in SECTIONS:
-                pages = [{name.split(".")[-1]: place(name)} for name in modules(section)]
+                pages = [
+                    {name.split(".")[-1].lstrip("_"): place(name)} for name in modules(section)
+                ]
                 entry["API"].append({section or "core": pages})
     return config
 

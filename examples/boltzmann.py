@@ -8,7 +8,7 @@ never sees what the model does in between; longer chains cost more. The machine 
                               −log p(data)   Gibbs steps per chain
     CD-1 (one step)                  3.511             800
     average of 64 steps              1.896           51200
-    MLMC, T = 64                     1.889            4829
+    MLMCSum(64)                      1.899            3199
 """
 
 import torch
@@ -52,7 +52,7 @@ def main(iterations: int = 800) -> None:
     methods: dict[str, mg.estimators.Estimator] = {
         "CD-1 (one step)": mg.Average(1),
         "average of 64 steps": mg.Average(64),
-        "MLMC, T = 64": mg.MLMC(64, assignment="balanced"),
+        "MLMCSum(64)": mg.MLMCSum(64, assignment="balanced"),
     }
     for name, estimator in methods.items():
         value, steps = train(estimator, iterations)

@@ -196,7 +196,7 @@ def fit(graphs: Graphs, seed: int = 0, *, chains: int = 1000, batch: int = 2) ->
     gradient = mg.MarkovGradient(
         mg.kernels.FromStep(lambda y, generator: graphs.sweep(y, begin + back @ phi, generator)),
         lambda y: (graphs.statistics(y) - graphs.target) @ (begin + back @ phi),
-        mg.MLMC(16, base=8, assignment="balanced"),
+        mg.MLMCSum(16, base=8, assignment="balanced"),
     )
     # Newton steps with the weights 1/n: the last iterate is the mean of what all of them say.
     optimizer = mg.optim.StochasticNewton([phi], lr=lambda n: min(0.5, 1.0 / max(1, n - near)))

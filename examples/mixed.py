@@ -129,7 +129,7 @@ def main(groups: int = 200, out: Path = Path("mixed.png")) -> None:
     """Print a line for each estimate, and draw the profile of the exact log-likelihood."""
     data = simulate(groups)
     fit = mixed.fit("y ~ x + (1 | g)", data, "bernoulli", seed=0)
-    ours = np.append(fit.fixed.to_numpy(), np.log(fit.sd["g"].to_numpy()))
+    ours = np.append(fit.params.to_numpy(), np.log(fit.sd["g"].to_numpy()))
     laplace = Model(data, nodes=1).maximise(ours)
     exact = Model(data, nodes=100)
     best = exact.maximise(ours)

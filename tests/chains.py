@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mlmcgrad import kernels
+from mlmcgrad import kernels, problems
 from mlmcgrad.kernels import Outcome
 from mlmcgrad.kernels.base import Context, Start
+from mlmcgrad.lengths import Lengths
 from mlmcgrad.measure import Measure, concatenate, drop
-from mlmcgrad.plan import Plan
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -21,7 +21,7 @@ def rng(seed: int = 0) -> torch.Generator:
 def run(
     kernel: kernels.Kernel,
     x0: Start,
-    plan: Plan,
+    plan: Lengths,
     context: Context = (),
     seed: int | torch.Generator = 0,
 ) -> tuple[Measure, Outcome]:
@@ -50,6 +50,14 @@ def average_law(matrix: Tensor, start: Tensor, length: int) -> Tensor:
 def unit(states: int, at: int = 0) -> Tensor:
     """The point mass at a state."""
     return torch.eye(states, dtype=torch.float64)[at]
+
+
+def weight_spread(model: problems.LinearGaussian, draws: int, generator: torch.Generator) -> float:
+    """Standard deviation of the log weights under the proposal, mean over the data."""
+    y = model.data.repeat_interleave(draws, 0)
+    with torch.no_grad():
+        log_w = model.log_weight(model.propose(len(y), y, generator), y)
+    return float(log_w.reshape(-1, draws).std(1).mean())
 
 
 class Counter:

@@ -1,30 +1,29 @@
 """Dependencies point one way: a module imports only from layers below its own."""
 
 import ast
+import re
 from pathlib import Path
 
+import pytest
+
 import mlmcgrad
+from tests.walks import WALKS
 
 ROOT = Path(mlmcgrad.__file__).parent
 LAYERS = [
-    {"hotelling", "ranges", "rounding", "schedules", "seeds", "plan", "measure", "runs", "wrapped"},
-    {"levels", "store", "optim", "theory", "datasets"},
+    {"_checks", "_files", "seeds", "lengths", "measure"},
+    {"schedules"},
+    {"levels", "store", "optim", "theory"},
     {"kernels", "estimators"},
     {"backward", "problems"},
-    {"estimate"},
     {"gradient"},
     {"diagnostics", "distributed", "iwae", "mixed"},
-    {"training"},
-    {"experiments"},
+    {"paper"},
     {"cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-# About formulas, not about sampling; and about folders, not about models.
-ALONE = {
-    "optim": {"schedules", "ranges"},
-    "theory": {"schedules", "ranges", "rounding"},
-    "runs": set[str](),
-}
+# About formulas, not about sampling.
+ALONE = {"optim": {"schedules", "_checks"}, "theory": {"schedules", "_checks"}}
 
 
 def _imports(path: Path) -> set[str]:
@@ -52,3 +51,13 @@ def test_arrows_point_one_way() -> None:
             assert RANK[other] < RANK[layer], f"{path.name} of {layer} imports {other}"
             assert other in ALONE.get(layer, RANK), f"{layer} imports {other}"
     assert seen > 20
+
+
+@pytest.mark.parametrize("name", WALKS)
+def test_walks_are_those_of_the_page(name: str) -> None:
+    """docs/architecture.md lists the modules that a call crosses, in their order."""
+    page = Path(__file__).parents[1].joinpath("docs", "architecture.md").read_text(encoding="utf-8")
+    section = page.partition(f"### {name}\n")[2].partition("\n### ")[0]
+    modules = WALKS[name]()
+    assert re.findall(r"`([\w.]+)`(?: →|\n|$)", section) == modules
+    assert f": {len(modules)} modules." in section

@@ -1,21 +1,18 @@
 """What the benchmarks compute besides times."""
 
-import json
 from pathlib import Path
 
 import benchmarks
 import pytest
 import torch
-from benchmarks import sharing
 from benchmarks.certify_cases import planted, right
 from benchmarks.iwae_cost import averaged
 from benchmarks.iwae_mlmc_step import record
-from benchmarks.scale import exchange, imbalance, loads, shared
+from benchmarks.scale import exchange, imbalance, loads
 from benchmarks.timing import Result, summary
 
 import mlmcgrad as mg
-from mlmcgrad.distributed.share import LEAST, work_of_draws
-from mlmcgrad.iwae import DIGITS, Bernoulli, LatentModel, Objective
+from mlmcgrad.iwae import DIGITS, BernoulliLikelihood, LatentModel, Objective
 from tests.chains import rng
 
 
@@ -42,7 +39,7 @@ def test_the_level_law_averages_lengths_to_the_expected_length() -> None:
 
 
 def test_the_recorded_passes_are_those_that_the_estimate_reports() -> None:
-    model = LatentModel(DIGITS, Bernoulli(), rng())
+    model = LatentModel(DIGITS, BernoulliLikelihood(), rng())
     y = torch.rand(20, *DIGITS.shape, generator=rng(1))
     objective = Objective(model, "mlmc", truncation=8)
     estimates = []
@@ -74,20 +71,6 @@ def test_a_ring_of_two_takes_what_was_measured_between_two() -> None:
     assert exchange(record, 10**6, 1) == 0.0
     assert exchange(record, 10**6, 2) == pytest.approx(1e-4 + 1e-3)
     assert exchange(record, 10**6, 4) == pytest.approx(3e-4 + 1.5e-3)
-
-
-def test_the_page_on_scale_has_the_measured_table() -> None:
-    record = json.loads(sharing.PATH.read_text(encoding="utf-8"))
-    page = Path(benchmarks.__path__[0]).parent / "docs" / "scale.md"
-    assert sharing.table(record) in page.read_text(encoding="utf-8")
-
-
-def test_sharing_moves_work_and_loses_none() -> None:
-    work = shared(8, 512, 1024, work_of_draws, LEAST, seed=3)
-    assert sum(work.shared) == loads(8, 512, 1024, True, seed=3).sum()
-    assert max(work.shared) < max(work.whole) == loads(8, 512, 1024, True, seed=3).max()
-    slowest, mean = imbalance(8, 512, 1024, True, work_of_draws)
-    assert mean < slowest < 1.05 * mean
 
 
 def test_dealing_moves_chains_and_loses_none() -> None:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 import mlmcgrad as mg
-from mlmcgrad.kernels.selection import Draws, choose_sampled
+from mlmcgrad.kernels.isir import Draws, choose_sampled
+from mlmcgrad.lengths import Lengths
 from mlmcgrad.levels import Geometric, LevelLaw, Tabulated
-from mlmcgrad.plan import Plan
 from tests.chains import average_law, random_matrix, rng, unit
 
 LAWS = {
@@ -36,8 +36,8 @@ class Fixed:
     def __init__(self, mlmc: mg.MLMC | mg.MLMCSum, level: int) -> None:
         self.mlmc, self.level = mlmc, level
 
-    def plan(self, chains: int, n: int | None, generator: torch.Generator) -> Plan:
-        return self.mlmc.plan_for(torch.full((chains,), self.level), n)
+    def draw(self, chains: int, n: int | None, generator: torch.Generator) -> Lengths:
+        return self.mlmc.lengths_for(torch.full((chains,), self.level), n)
 
     def longest(self, n: int | None = None) -> int:
         return self.mlmc.longest(n)
@@ -175,7 +175,7 @@ def rao_blackwell_gradient(estimator: Fixed, length: int) -> Tensor:
 def sampled_gradient(estimator: Fixed, length: int) -> Tensor:
     """All sequences of proposals × all 2^length decisions to stay or to leave."""
     sequences, probability = draws_of(length)
-    plan = estimator.plan(len(sequences), 1, rng())
+    plan = estimator.draw(len(sequences), 1, rng())
     draws = Draws(WEIGHT[sequences].log().flatten(), plan.longest, fresh=1)
     weights = plan.step_weights(1, length).T.flatten()
     total = torch.zeros(3, dtype=torch.float64)

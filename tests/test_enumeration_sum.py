@@ -9,7 +9,7 @@ from torch import Tensor
 
 import mlmcgrad as mg
 from mlmcgrad.estimators import Estimator
-from mlmcgrad.plan import Plan
+from mlmcgrad.lengths import Lengths
 from tests.chains import average_law, random_matrix, rng, unit
 from tests.test_enumeration import (
     PROPOSAL,
@@ -125,16 +125,16 @@ def test_importance(levels: Levels, candidates: int) -> None:
     assert (found - exact).abs().max() < 1e-12
 
 
-class Lengths:
+class AtLengths:
     """An estimator with given lengths and weights, such as those of a table that do not divide."""
 
     def __init__(self, terms: dict[int, float]) -> None:
         self.terms = terms
 
-    def plan(self, chains: int, n: int | None, generator: torch.Generator) -> Plan:
+    def draw(self, chains: int, n: int | None, generator: torch.Generator) -> Lengths:
         lengths = torch.tensor([list(self.terms)]).expand(chains, -1)
         a = torch.tensor([list(self.terms.values())], dtype=torch.float64).expand(chains, -1)
-        return Plan(torch.zeros(chains, dtype=torch.int64), lengths, a / lengths)
+        return Lengths(torch.zeros(chains, dtype=torch.int64), lengths, a / lengths)
 
     def longest(self, n: int | None = None) -> int:
         return max(self.terms)
@@ -144,7 +144,7 @@ class Lengths:
 
 
 def test_lengths_that_do_not_divide() -> None:
-    found = importance_gradient(1)(Lengths({2: -1.5, 3: 0.5, 5: 2.0}), 5)
+    found = importance_gradient(1)(AtLengths({2: -1.5, 3: 0.5, 5: 2.0}), 5)
     parts = [a * self_normalised(p) for p, a in ((2, -1.5), (3, 0.5), (5, 2.0))]
     assert (found - sum(parts)).abs().max() < 1e-12
 
@@ -171,8 +171,8 @@ def test_weights_of_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     estimator = Fixed(mg.MLMCSum(4), 2)
     gradient = mg.MarkovGradient(kernel, lambda z, p: theta[z] * p, estimator, reduction="sum")
     (g,), _ = gradient.gradient(None, chance, generator=rng())
-    plan = estimator.plan(1, 1, rng())
-    a = dict(zip(plan.lengths[0].tolist(), (plan.weights * plan.lengths)[0].tolist(), strict=True))
+    plan = estimator.draw(1, 1, rng())
+    a = dict(zip(plan.terms[0].tolist(), (plan.weights * plan.terms)[0].tolist(), strict=True))
     exact = sum(a[p] * self_normalised(p) for p in (1, 2, 4))
     assert (g - exact).abs().max() < 1e-12
     assert abs(float(g.sum()) - 1.0) < 1e-12

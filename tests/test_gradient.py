@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -262,3 +263,67 @@ def test_nested_contexts_follow_their_chains(kernel: str) -> None:
     assert torch.equal(expected, got)
     with pytest.raises(ValueError, match=r"context tensor 2 must have one row .* \(5,\)"):
         deep.gradient(centre, {"deep": (centre, [scale[:5]])}, generator=rng(3))
+
+
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_states_of_63_bits_have_the_gradient_of_the_plain_sum(shape: tuple[int, ...]) -> None:
+    """Chains x → 6364136223846793005 x + 1 (mod 2^64): states that one number cannot hold."""
+    theta, start = weights(7), torch.arange(40).reshape(-1, *(1 for _ in shape)).expand(40, *shape)
+
+    def step(x: Tensor, generator: torch.Generator) -> Tensor:
+        return x * 6364136223846793005 + 1
+
+    def loss(x: Tensor) -> Tensor:
+        return theta[x.reshape(len(x), -1)[:, 0] % 7]
+
+    gradient = mg.MarkovGradient(mg.kernels.FromStep(step), loss, mg.Average(8))
+    gradient.backward(start, generator=rng())
+    expected, x = torch.zeros(7).double(), start.reshape(40, -1)[:, 0]
+    for _ in range(8):
+        x = step(x, rng())
+        expected += (x % 7).bincount(minlength=7) / (40 * 8)
+    assert torch.allclose(grad(theta), expected, atol=1e-14)
+
+
+@pytest.fixture
+def modes() -> Iterator[None]:
+    """NumPy raises for every rounding to 0, and new tensors have double precision."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with np.errstate(all="raise"):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _everything() -> list[Tensor]:
+    """Gradients of a float32 network, thinned, in chunks and in shards, and states of a store."""
+    slope = torch.linspace(-1.0, 1.0, 3, dtype=torch.float32).requires_grad_()
+    start = torch.linspace(-1.0, 1.0, 39, dtype=torch.float32).reshape(13, 3)
+    kernel = mg.kernels.MALA(lambda x: -(x - slope).square().sum(1), 0.1)
+    found: list[Tensor] = []
+    thinned: list[dict[str, Any]] = [{}, {"thinning": 0.1}, {"thinning": 1e-300}, {"chunk": 3}]
+    for estimator in (mg.MLMC(64), mg.MLMCSum(64, assignment="balanced"), mg.Average(5, 2)):
+        for options in thinned:
+            gradient = mg.MarkovGradient(
+                kernel, lambda x: (x * slope).sum(1), estimator, parameters=[slope], **options
+            )
+            slope.grad = None
+            last = gradient.backward(start, generator=rng()).last
+            scalar, _ = gradient.surrogate(start, generator=rng())
+            scalar.backward()
+            last = mg.distributed.Sharded(gradient, shards=3).backward(last, n=1).last
+            mg.distributed.reduce([slope], chains=3)
+            found += [grad(slope).clone(), last]
+    store = mg.Store(13, 3, dtype=torch.float32)
+    store[:] = start
+    return [*found, store[[3, 1]]]
+
+
+def test_modes_of_torch_and_numpy_change_no_digit(request: pytest.FixtureRequest) -> None:
+    expected = _everything()
+    request.getfixturevalue("modes")
+    for one, other in zip(_everything(), expected, strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)

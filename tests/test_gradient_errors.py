@@ -77,12 +77,12 @@ def test_refuses_bad_losses() -> None:
     )
     _refused(
         ValueError,
-        r"loss must return one number for each row.*got \(\)",
+        r"loss must return one number for each row.*shape \(\);",
         made(lambda x: theta[x].sum()),
         theta,
         zeros(3),
     )
-    _refused(ValueError, "got float", made(lambda x: 1.0), theta, zeros(3))
+    _refused(ValueError, "got 1.0", made(lambda x: 1.0), theta, zeros(3))
     _refused(
         FloatingPointError,
         "the weighted loss is nan",
@@ -131,9 +131,9 @@ FINITE = mg.kernels.Finite(torch.eye(2))
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"kernel": None}, r"kernel must be one, for example kernels.MALA.*got None.*no chains"),
+        ({"kernel": None}, r"kernel must be a Kernel, for example kernels.MALA.*None.*no chains"),
         ({"kernel": mg.kernels.MALA}, "kernel must be .*MALA.*, which is a class"),
-        ({"estimator": 16}, r"estimator must be one, for example MLMC\(64\), got 16"),
+        ({"estimator": 16}, r"estimator must be an Estimator, .*MLMCSum\(64\), got 16"),
         ({"estimator": mg.MLMC}, "estimator must be .*which is a class"),
         ({"loss": 0.5}, r"loss must be a function.*got 0.5"),
         ({"tolerance": None}, "tolerance must be a number, got None"),
@@ -195,11 +195,18 @@ def test_a_budget_is_kept_before_anything_is_simulated() -> None:
         r"1,099,511,627,776 transitions.*max_transitions", made(mg.Average(2**40)), theta, zeros(1)
     )
     refused("may ask for a chain of 1,073,741,824", made(mg.MLMC(2.0**30)), theta, zeros(1))
-    refused("1,000,000,000,000 in all", made(mg.Average(10**6)), theta, zeros(10**6))
-    refused(r"at n = 4, beyond", made(mg.Average(lambda n: 10.0 ** (3 * n))), theta, zeros(1), n=4)
+    refused("mean of 1,000,000,000,000 in all", made(mg.Average(10**6)), theta, zeros(10**6))
+    growing = made(mg.Average(lambda n: 10.0 ** (3 * n)))
+    refused("transitions at n = 4, with a mean of", growing, theta, zeros(1), n=4)
     small = made(mg.MLMC(64), max_transitions=63)
     refused(r"a chain of 64 transitions.*max_transitions = 63", small, theta, zeros(1))
-    plan = mg.Average(64).plan(2, None, rng())
-    with pytest.raises(ValueError, match=r"plan has a chain of 64 transitions, beyond .*63"):
-        small.simulate(zeros(2), (), plan, rng())
     coin(weights(), max_transitions=6 * 3).backward(zeros(3), generator=rng())
+
+
+def test_lengths_of_another_number_of_chains_are_refused() -> None:
+    theta = weights()
+    lengths = mg.Average(4).draw(3, None, rng())
+    coin(theta).gradient(zeros(3), generator=rng(), lengths=lengths)
+    for chains in (2, 4):
+        with pytest.raises(ValueError, match=f"a row for each of the {chains} chains, got 3; take"):
+            coin(theta).gradient(zeros(chains), generator=rng(), lengths=lengths)

@@ -42,17 +42,6 @@ def test_both_ways_warn_of_chains_that_never_move() -> None:
             method(torch.zeros(10), generator=rng())
 
 
-def test_the_longest_chain_of_a_plan_is_limited() -> None:
-    gradient = coin(weights(), max_transitions=8)
-    for level, allowed in ((3, True), (4, False)):
-        plan = mg.levels.Geometric().plan(torch.tensor([1, level]), kappa=4)
-        if allowed:
-            gradient.simulate(zeros(2), (), plan, rng())
-        else:
-            with pytest.raises(ValueError, match=r"a chain of 16 transitions, beyond .* = 8"):
-                gradient.simulate(zeros(2), (), plan, rng())
-
-
 def test_states_without_weight_are_not_evaluated() -> None:
     """i-SIR hands out all of its candidates, those that cannot be kept too."""
     theta = torch.ones((), requires_grad=True)
@@ -67,9 +56,3 @@ def test_states_without_weight_are_not_evaluated() -> None:
     )
     assert all((z > 0.0).all() for z in loss.calls)
     assert estimate.loss_evaluations == loss.rows < estimate.evaluations
-
-
-def test_parameters_are_tensors() -> None:
-    theta = weights()
-    with pytest.raises(ValueError, match="parameters must be tensors, number 1 is float"):
-        coin(theta, parameters=[theta, 3.0])

@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -16,6 +17,7 @@ from mlmcgrad.measure import (
     merge_runs,
     systematic,
     thin,
+    uniforms,
 )
 from tests.statistics import mean_is
 
@@ -58,6 +60,62 @@ def test_merge_keeps_the_dtype(dtype: torch.dtype) -> None:
     assert merged.owner.tolist() == [300, 300]
 
 
+def test_merge_of_integers_that_fill_63_bits() -> None:
+    # owner × span + state does not fit into an int64 here: the merged measure must not change.
+    high, low = 2**63 - 1, -(2**63)
+    points = torch.tensor([high, low, high, 0, low, 2**62], dtype=torch.int64)
+    measure = Measure(points, torch.tensor([0, 0, 0, 1, 1, 1]), torch.ones(6).double())
+    merged = merge(measure)
+    assert _totals(merged) == _totals(measure)
+    assert len(merged) == 5
+
+
+_STATES = st.one_of(
+    st.integers(-(2**63), 2**63 - 1), st.integers(-2, 2), st.sampled_from([2**62, -(2**62)])
+)
+_OWNERS = st.one_of(st.integers(0, 4), st.integers(0, 2**62))
+
+
+def _naively(measure: Measure) -> Measure:
+    """The planted bug: one number for chain and state, also where it does not fit."""
+    lowest, highest = (int(end) for end in measure.points.aminmax())
+    key = measure.owner * (highest - lowest + 1) + (measure.points - lowest)
+    unique, index = torch.unique(key, return_inverse=True)
+    first = torch.stack([(index == number).nonzero()[0, 0] for number in range(len(unique))])
+    total = torch.zeros(len(unique)).double().index_add_(0, index, measure.coefficient)
+    return Measure(measure.points[first], measure.owner[first], total)
+
+
+@given(st.lists(st.tuples(_OWNERS, _STATES), min_size=1, max_size=12), st.integers(0, 10**6))
+def test_merge_of_states_and_chains_of_any_size(rows: list[tuple[int, int]], seed: int) -> None:
+    owner, points = torch.tensor(rows).unbind(1)
+    twice = Measure(points, owner, _random(len(rows), seed).coefficient)
+    measure = concatenate([twice, twice])
+    merged = merge(measure)
+    assert _totals(merged) == _totals(measure)
+    assert len(merged) == len(set(rows))
+    pairs = list(zip(merged.owner.tolist(), merged.points.tolist(), strict=True))
+    assert pairs == sorted(pairs)
+
+
+def test_merge_where_numbers_of_chain_and_state_would_wrap_around() -> None:
+    points, owner = torch.tensor([5, 5, 2**62 + 4]), torch.tensor([0, 4, 0])
+    measure = Measure(points, owner, torch.tensor([1.0, 2.0, 4.0]).double())
+    assert _totals(merge(measure)) == {(0, 5): 1.0, (4, 5): 2.0, (0, 2**62 + 4): 4.0}
+    assert _totals(_naively(measure)) != _totals(measure)
+
+
+@pytest.mark.parametrize("shape", [(), (2,)])
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_merge_of_complex_states(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    values = torch.tensor([1 + 2j, 1 - 2j, 1 + 2j, 0.5j], dtype=dtype)
+    points = values.reshape(4, *(1 for _ in shape)).expand(4, *shape)
+    merged = merge(Measure(points, torch.tensor([1, 1, 1, 0]), torch.ones(4).double()))
+    assert (merged.points.dtype, merged.points.shape[1:]) == (dtype, shape)
+    assert merged.points.reshape(3, -1)[:, 0].tolist() == [0.5j, 1 - 2j, 1 + 2j]
+    assert merged.coefficient.tolist() == [1.0, 1.0, 2.0]
+
+
 @given(st.integers(1, 40), st.integers(0, 10**6), st.integers(-5, 5))
 def test_merge_of_single_integers(points: int, seed: int, shift: int) -> None:
     general = _random(points, seed, ())
@@ -86,7 +144,7 @@ def _thinned_totals(threshold: float, divide: bool) -> tuple[Tensor, Tensor]:
     measure = Measure(torch.arange(5), torch.zeros(5, dtype=torch.int64), c)
     generator, rows = torch.Generator().manual_seed(0), []
     for _ in range(4000):
-        kept, _ = thin(measure, certainty(c.numpy(), threshold), generator)
+        kept, _ = thin(measure, certainty(c.numpy(), threshold), uniforms(1, generator))
         coefficient = kept.coefficient if divide else c[kept.points]
         rows.append(torch.zeros(5, dtype=torch.float64).index_put((kept.points,), coefficient))
     return torch.stack(rows), c
@@ -104,13 +162,15 @@ def test_thinning_raises_to_the_threshold_and_leaves_large_ones_alone() -> None:
     assert sorted(set(rows[:, 1].tolist())) == pytest.approx([-0.1, 0.0], rel=1e-15)
     everything = _random(20, 1)
     generator = torch.Generator().manual_seed(0)
-    kept, which = thin(everything, certainty(everything.coefficient.numpy(), 0.0), generator)
+    kept, which = thin(
+        everything, certainty(everything.coefficient.numpy(), 0.0), uniforms(20, generator)
+    )
     assert torch.equal(kept.points, everything.points[which])
     assert _totals(kept) == _totals(everything)
 
 
 def _systematic(p: Tensor, owner: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.from_numpy(systematic(p.numpy(), owner.numpy(), generator))
+    return torch.from_numpy(systematic(p.numpy(), owner.numpy(), uniforms(8, generator)))
 
 
 def test_systematic_choice_keeps_each_point_with_its_probability() -> None:
@@ -169,7 +229,7 @@ def test_merge_runs_is_the_naive_sum(data: st.DataObject) -> None:
         measure, carried = merge_runs(
             path[begin : end + 1], moved[begin:end], weights[begin:end], carried, owner
         )
-        found.append(measure)
+        found.append(drop(measure))
         begin = end
     found.append(Measure(path[-1], owner, carried))
     naive = Measure(path[1:].flatten(), owner.repeat(steps), weights.flatten())
@@ -181,6 +241,19 @@ def test_merge_runs_is_the_naive_sum(data: st.DataObject) -> None:
     assert len(distinct) == len(together)
 
 
+def test_chains_that_end_leave_nothing_to_carry() -> None:
+    """The last two of three chains end: the weight of their last stay is in the measure."""
+    path = torch.tensor([[0.0, 10.0, 20.0], [1.0, 10.0, 21.0], [1.0, 11.0, 21.0]])
+    moved = torch.tensor([[True, False, True], [False, True, False]])
+    weights, owner = torch.ones(2, 3, dtype=torch.float64), torch.tensor([4, 7, 5])
+    measure, carried = merge_runs(path, moved, weights, weights[0], owner, 2)
+    measure = drop(measure)
+    assert measure.points.tolist() == [0.0, 10.0, 20.0, 11.0, 21.0]
+    assert measure.owner.tolist() == [4, 7, 5, 7, 5]
+    assert measure.coefficient.tolist() == [1.0, 2.0, 1.0, 1.0, 2.0]
+    assert carried.tolist() == [2.0, 1.0, 2.0]
+
+
 def test_concatenate_nothing() -> None:
     assert len(concatenate([])) == 0
 
@@ -190,9 +263,9 @@ def test_burn_in_is_left_out_and_what_was_carried_into_it_is_not() -> None:
     moved = torch.tensor([[True, False], [False, True]])
     none, owner = torch.zeros(2, 2).double(), torch.tensor([4, 7])
     measure, carried = merge_runs(path, moved, none, none[0], owner)
-    assert (len(measure), carried.tolist()) == (0, [0.0, 0.0])
-    assert concatenate([measure, measure]).points.shape == (0,)
+    assert (len(drop(measure)), carried.tolist()) == (0, [0.0, 0.0])
     measure, carried = merge_runs(path, moved, none, torch.tensor([0.5, 0.0]).double(), owner)
+    measure = drop(measure)
     assert (measure.points.tolist(), measure.owner.tolist()) == ([0.0], [4])
     assert measure.coefficient.tolist() == [0.5]
     assert carried.tolist() == [0.0, 0.0]
@@ -229,18 +302,21 @@ def test_without_a_threshold_whatever_has_a_weight_is_certain() -> None:
 
 
 def test_systematic_choice_is_that_of_a_slow_loop() -> None:
-    """One uniform of double precision for each chain, in the order of the chains' numbers."""
+    """One uniform of double precision for each chain, wherever its points are cut into pieces."""
     generator = torch.Generator().manual_seed(5)
     owner = torch.tensor([7, 2, 2, 7, 4, 2, 7, 7, 4, 2] * 3)
     p = torch.rand(30, dtype=torch.float64, generator=generator)
     p[::7], p[1::9] = 0.0, 1.0
-    found = _systematic(p, owner, torch.Generator().manual_seed(2))
-    uniforms = torch.rand(3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    for chain, u in zip((2, 4, 7), uniforms.tolist(), strict=True):
-        at = u
+    u = uniforms(8, torch.Generator().manual_seed(2))
+    rest = u.copy()
+    pieces = zip(p.split([11, 1, 0, 18]), owner.split([11, 1, 0, 18]), strict=True)
+    found = np.concatenate([systematic(a.numpy(), b.numpy(), rest) for a, b in pieces])
+    for chain in (2, 4, 7):
+        at = float(u[chain])
         for j in (owner == chain).nonzero()[:, 0].tolist():
             assert bool(found[j]) == (math.floor(at + float(p[j])) > math.floor(at))
             at += float(p[j])
+        assert rest[chain] == pytest.approx(at % 1.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (2,)])
@@ -260,6 +336,7 @@ def test_a_burn_in_is_a_measure_without_points() -> None:
     path, owner = torch.zeros(3, 4, 2), torch.arange(4)
     moved, weights = torch.ones(2, 4, dtype=torch.bool), torch.zeros(2, 4, dtype=torch.float64)
     measure, carried = merge_runs(path, moved, weights, weights[0], owner)
+    measure = drop(measure)
     assert (measure.points.shape, measure.owner.dtype) == ((0, 2), torch.int64)
     assert measure.coefficient.shape == (0,)
     assert carried.tolist() == [0.0] * 4

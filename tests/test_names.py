@@ -34,7 +34,7 @@ class NotInstalled:
 sys.meta_path.insert(0, NotInstalled())
 import mlmcgrad as mg
 from mlmcgrad.cli import main
-for use in (lambda: mg.training.train, mg.datasets.digits):
+for use in (lambda: mg.paper.training.train, mg.paper.datasets.digits):
     try:
         use()
     except ModuleNotFoundError as error:
@@ -52,4 +52,4 @@ def test_a_missing_extra_is_named_with_the_remedy() -> None:
         "digits come with the package scikit-learn",
         "mlmcgrad: the command line needs the package tyro",
     ]
-    assert all(line.endswith("pip install 'mlmcgrad[cli]'") for line in said)
+    assert all(line.endswith("pip install 'mlmcgrad[paper]'") for line in said)

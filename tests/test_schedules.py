@@ -7,6 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlmcgrad import schedules
+from mlmcgrad.levels import Geometric, Tabulated
+from mlmcgrad.schedules import floor
+from mlmcgrad.theory import Ergodicity
+from mlmcgrad.theory.estimator_constants import bias_bound
 
 
 @given(st.floats(0.01, 100.0), st.floats(-2.0, 2.0), st.integers(1, 10**6))
@@ -39,13 +43,13 @@ def test_iterations_count_from_one(n: Any) -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_schedule_is_finite(bad: float) -> None:
-    with pytest.raises(ValueError, match="exponent of a schedule must be finite"):
+    with pytest.raises(ValueError, match="exponent must be a finite number"):
         schedules.power(1.0, bad)
 
 
 def test_numpy_integers_are_iterations() -> None:
     assert schedules.power(1.0, 0.5)(np.int64(16)) == 4.0
-    assert type(schedules.check_iteration(np.int32(3))) is int
+    assert schedules.power(1.0, 0.5)(np.int32(4)) == 2.0
 
 
 def test_a_constant_needs_no_iteration() -> None:
@@ -54,3 +58,29 @@ def test_a_constant_needs_no_iteration() -> None:
     assert schedules.value_at(schedules.power(2.0, 0.5), 4, "truncation") == 4.0
     with pytest.raises(TypeError, match="n must be given, because truncation is a schedule"):
         schedules.value_at(schedules.power(2.0, 0.5), None, "truncation")
+
+
+@pytest.mark.parametrize("n", [1, 3, 93, 99, 123, 246])
+def test_what_rounding_left_below_an_integer_counts_as_that_integer(n: int) -> None:
+    assert floor(float(n)) == n
+    assert floor(math.nextafter(n, 0.0)) == n
+    assert floor(math.nextafter(n, math.inf)) == n
+    assert floor(1.0 / (1.0 / n)) == n
+    assert floor(n + 0.999) == n
+    assert floor(n - 1e-9) == n - 1
+
+
+def test_powers_of_two_are_exact_as_far_as_they_go() -> None:
+    assert [floor(2.0**k) for k in range(63)] == [2**k for k in range(63)]
+    assert all(Geometric().length(k) == 2**k for k in range(1, 63))
+
+
+@pytest.mark.parametrize("n", [93, 99, 246])
+def test_levels_and_theory_have_the_same_lengths(n: int) -> None:
+    """1/(1/n) is just below n for these n: a level of length n, in sampling and in the bound."""
+    law = Tabulated([1.0 / n] * n)
+    assert 1.0 / (1.0 / n) < n
+    assert law.length(1) == law.length(n) == n
+    assert law.truncation_level(n - 0.5) == 0
+    chain = Ergodicity(zeta=1.0, alpha=0.5, beta=2.0)
+    assert bias_bound(1, chain, truncation=n, pmf=law.probabilities) == pytest.approx(4.0 / n)

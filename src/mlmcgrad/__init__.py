@@ -1,6 +1,6 @@
 """Multilevel Monte Carlo gradients for models trained through a Markov chain.
 
-Twenty lines to start with are in the README; the formula of a thing is in the file named after it.
+Twenty lines to start with are in the README; each module opens with its formulas.
 
 Submodules are imported when they are first used: importing torch takes over a second, and
 `mlmcgrad --help` does not need it.
@@ -11,23 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mlmcgrad import (
-        datasets,
         diagnostics,
         distributed,
         estimators,
         iwae,
         kernels,
+        lengths,
         levels,
         measure,
         mixed,
         optim,
-        plan,
+        paper,
         problems,
         schedules,
         theory,
-        training,
     )
-    from mlmcgrad.estimate import Estimate
+    from mlmcgrad.backward import Estimate
     from mlmcgrad.estimators import MLMC, Average, MLMCSum
     from mlmcgrad.gradient import MarkovGradient
     from mlmcgrad.store import Store
@@ -38,7 +37,7 @@ _HOME = {
     "MLMC": "estimators",
     "MLMCSum": "estimators",
     "Average": "estimators",
-    "Estimate": "estimate",
+    "Estimate": "backward",
     "MarkovGradient": "gradient",
     "Store": "store",
 }
@@ -50,21 +49,20 @@ __all__ = [
     "MLMCSum",
     "MarkovGradient",
     "Store",
-    "datasets",
     "diagnostics",
     "distributed",
     "estimators",
     "iwae",
     "kernels",
+    "lengths",
     "levels",
     "measure",
     "mixed",
     "optim",
-    "plan",
+    "paper",
     "problems",
     "schedules",
     "theory",
-    "training",
 ]
 
 

@@ -1,19 +1,37 @@
 """The weighted backward pass: Σ_j c_j ∇ loss(x_j), a chunk of states at a time.
 
-Everything that is differentiated in the library is differentiated here.
+Everything that is differentiated in the library is differentiated here, with
+`torch.autograd.grad`, which calls no hook that waits for `.grad`. DistributedDataParallel and FSDP
+average gradients in such hooks, so modules in them are refused: the processes would silently drift
+apart.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from operator import call
 from typing import Any, final
 
 import torch
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
-from mlmcgrad.kernels.base import Context, check_rows, check_unchanged, take, tensors_in
+from mlmcgrad.kernels.base import Context, Outcome, check_rows, check_unchanged, take, tensors_in
+from mlmcgrad.lengths import Lengths
 from mlmcgrad.measure import Measure
+
+_REMEDY = (
+    "call the bare module (its `.module`) in loss and kernel, and add up the gradients of the "
+    "processes by mg.distributed.reduce(parameters) or mg.distributed.Sharded; or use `surrogate`, "
+    "whose backward pass calls the hooks"
+)
 
 
 @final
@@ -29,7 +47,6 @@ class WeightedBackward:
         divisor: the number of chains for a mean over them, 1 for a sum.
         parameters: the tensors to differentiate; None finds the leaves of each graph.
         shared: whether others differentiate measures of the same loss afterwards.
-        wide: add up in float64, where the order of the sums is not to matter.
 
     Attributes:
         value: Σ_j c_j loss(x_j) / divisor so far.
@@ -44,32 +61,29 @@ class WeightedBackward:
         divisor: int,
         parameters: tuple[Tensor, ...] | None,
         shared: bool = False,
-        wide: bool = False,
     ) -> None:
         self.value, self.count = 0.0, 0
         self._loss, self._context, self._divisor = loss, context, divisor
-        self._fixed, self._wide = parameters, wide
+        self._fixed = parameters
         self._sums: dict[Tensor, Tensor] = {}
         # Whoever computed the context may differentiate its graph again.
         self._shared = shared or any(tensor.requires_grad for tensor in tensors_in(context))
 
     def add_all(self, measures: Iterable[Measure]) -> None:
         """Differentiate measures in the parameters, one by one."""
-        waiting: Measure | None = None
-        for measure in measures:
-            if waiting is not None:
-                self._differentiate(waiting, (), last=False)
-            waiting = measure
-        if waiting is not None:
-            self._differentiate(waiting, (), last=True)
+        waiting = iter(measures)
+        measure = next(waiting, None)
+        while measure is not None:
+            following = next(waiting, None)
+            self._differentiate(measure, (), last=following is None)
+            measure = following
 
     def add_with_slopes(self, measure: Measure) -> Tensor:
         """One measure; returns c_j ∂loss(x_j)/∂x_j / divisor as well, shaped like the points."""
         points = measure.points.detach().requires_grad_()
-        (slopes,) = self._differentiate(
-            Measure(points, measure.owner, measure.coefficient), (points,), last=True
-        )
-        return slopes
+        measure = Measure(points, measure.owner, measure.coefficient)
+        (slopes,) = self._differentiate(measure, (points,), last=True)
+        return torch.zeros_like(points) if slopes is None else slopes
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
@@ -84,39 +98,44 @@ class WeightedBackward:
             FloatingPointError: the value or a gradient is not finite.
         """
         check_value(self.value)
-        if self.count and self._fixed and not self._sums:
-            raise untouched(len(self._fixed))
+        if self.count:
+            check_touched(self._fixed, self._sums)
         # Thinning may have left no state at all.
         gradients = tuple(
-            self._sums[p] if p in self._sums else torch.zeros_like(p) for p in self.parameters
+            self._sums[p].to(p.dtype) if p in self._sums else torch.zeros_like(p)
+            for p in self.parameters
         )
         check_gradients(gradients)
         return gradients
 
     def _differentiate(
         self, measure: Measure, inputs: tuple[Tensor, ...], *, last: bool
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[Tensor | None, ...]:
         with torch.enable_grad():
             values = losses(self._loss, measure, self._context)
+        if not self.count:  # the graph of the first chunk is that of the others
+            check_rows_apart(values)
         parameters = leaves(values) if self._fixed is None else self._fixed
-        c = measure.coefficient.to(values.dtype)
-        # The sum itself needs no graph: its gradient in the values is c / divisor.
+        c = measure.coefficient.to(_wide(values))
+        half = c.dtype != values.dtype
+        # The sum itself needs no graph: its gradient in the values is c / divisor. In half
+        # precision that would be 0 where there are many chains: those gradients are divided.
         gradients = torch.autograd.grad(
             values,
             (*parameters, *inputs),
-            c if self._divisor == 1 else c * (1.0 / self._divisor),
+            c.to(values.dtype) if half else c * (1.0 / self._divisor),
             retain_graph=self._shared or not last,
             allow_unused=True,
         )
+        if half:
+            gradients = tuple(g if g is None else g.to(_wide(g)) / self._divisor for g in gradients)
         for leaf, gradient in zip(parameters, gradients, strict=False):
             if gradient is not None:
-                gradient = gradient.double() if self._wide else gradient
                 # Not in place: autograd may return one tensor for several leaves.
                 self._sums[leaf] = self._sums[leaf] + gradient if leaf in self._sums else gradient
         self.value += (c * values.detach()).sum().item() / self._divisor
         self.count += len(measure)
-        slopes = zip(inputs, gradients[len(parameters) :], strict=True)
-        return tuple(torch.zeros_like(x) if slope is None else slope for x, slope in slopes)
+        return gradients[len(parameters) :]
 
 
 def weighted_loss(
@@ -124,7 +143,13 @@ def weighted_loss(
 ) -> Tensor:
     """Σ_j c_j loss(x_j) / divisor, differentiable in the parameters."""
     values = losses(loss, measure, context)
-    return (measure.coefficient.to(values.dtype) * values).sum() / divisor
+    check_rows_apart(values)
+    return (measure.coefficient.to(_wide(values)) * values).sum() / divisor
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    """Return the type in which numbers like these are summed: float32 for half precision."""
+    return torch.promote_types(tensor.dtype, torch.float32)
 
 
 def losses(loss: Callable[..., Tensor], measure: Measure, context: Context) -> Tensor:
@@ -144,31 +169,75 @@ def losses(loss: Callable[..., Tensor], measure: Measure, context: Context) -> T
 
 
 def accumulate(parameters: Iterable[Tensor], gradients: Iterable[Tensor]) -> None:
-    """Add each tensor to `.grad` of its parameter, as a backward pass does."""
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        if parameter.grad is None:
+    """Add each tensor to `.grad` of its parameter, all of them or none.
+
+    Raises:
+        ValueError: a gradient does not fit the `.grad` that is there; nothing was changed.
+    """
+    updates: list[Callable[[], object]] = []
+    there, added = [], []
+    for number, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
+        before = parameter.grad
+        like = parameter if before is None else before
+        if (like.shape, like.device) != (gradient.shape, gradient.device):
+            raise ValueError(
+                f".grad of parameter {number} is {tuple(like.shape)} on {like.device}, and its "
+                f"gradient {tuple(gradient.shape)} on {gradient.device}; call zero_grad() after "
+                "moving or reshaping parameters"
+            )
+        if before is None:
             # A copy, because autograd may return one tensor for several leaves.
-            parameter.grad = gradient.clone()
+            updates.append(partial(setattr, parameter, "grad", gradient.clone()))
+        elif before.is_sparse:
+            updates.append(partial(setattr, parameter, "grad", gradient + before))
         else:
-            parameter.grad.add_(gradient)
+            there.append(before.detach())
+            added.append(gradient.to_dense())
+    if there:
+        updates.append(partial(torch._foreach_add_, there, added))
+    at_once(updates)
+
+
+def at_once(updates: Iterable[Callable[[], object]]) -> None:
+    """Call functions that are written in C, one after the other, without a break for signals.
+
+    It is one call into C, too: Python runs no handler, such as that of Ctrl-C, before it ends.
+    """
+    deque(map(call, updates), maxlen=0)
 
 
 def leaves(values: Tensor) -> tuple[Tensor, ...]:
     """The leaves that require a gradient in the graph of a tensor, in the order of a walk."""
     if values.is_leaf:
         return (values,) if values.requires_grad else ()
-    variables: dict[Tensor, None] = {}
-    todo: list[Any] = [values.grad_fn]
+    accumulating = (n for n in _nodes(values) if n.name() == "torch::autograd::AccumulateGrad")
+    return tuple(dict.fromkeys(node.variable for node in accumulating))
+
+
+def _nodes(values: Tensor) -> Iterator[Any]:
+    """Iterate over the nodes of the graph of a tensor, each once."""
+    todo: list[Any] = [] if values.grad_fn is None else [values.grad_fn]
     seen = set(todo)
     while todo:
         node = todo.pop()
-        if node.name() == "torch::autograd::AccumulateGrad":
-            variables[node.variable] = None
+        yield node
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)
                 todo.append(following)
-    return tuple(variables)
+
+
+def check_rows_apart(values: Tensor) -> None:
+    """Refuse losses that were normalised over their rows, so that they depend on the chunk."""
+    for node in _nodes(values):
+        trained = "BatchNorm" in node.name() and getattr(node, "_saved_training", False)
+        # InstanceNorm is computed as the normalisation of one row.
+        if trained and len(node._saved_input) == len(values) > 1:
+            raise ValueError(
+                "loss normalises over its rows, by BatchNorm in training mode: the loss of a "
+                "state would depend on the other states of its chunk; call eval() on that module, "
+                "or use LayerNorm or GroupNorm"
+            )
 
 
 def check_value(value: float) -> None:
@@ -181,14 +250,16 @@ def check_value(value: float) -> None:
         )
 
 
-def untouched(parameters: int) -> ValueError:
-    """What to raise when the loss depends on none of the parameters that were named."""
-    return ValueError(
-        f"parameters: the loss depends on none of the {parameters} tensors given, so their "
-        "gradient would be exactly 0; pass the tensors that the loss computes with, or leave the "
-        "argument out. (A copy of a MarkovGradient has copies of its parameters: its loss must be "
-        "copied with them, as a method of a model is, while a function holds the originals)"
-    )
+def check_touched(parameters: tuple[Tensor, ...] | None, touched: Iterable[Tensor]) -> None:
+    """Refuse a loss that depends on none of the parameters that were named."""
+    if parameters and set(parameters).isdisjoint(touched):
+        raise ValueError(
+            f"parameters: the loss depends on none of the {len(parameters)} tensors given, so "
+            "their gradient would be exactly 0; pass the tensors that the loss computes with, or "
+            "leave the argument out. (A copy of a MarkovGradient has copies of its parameters: "
+            "its loss must be copied with them, as a method of a model is, while a function holds "
+            "the originals)"
+        )
 
 
 def check_gradients(gradients: tuple[Tensor, ...]) -> None:
@@ -197,11 +268,123 @@ def check_gradients(gradients: tuple[Tensor, ...]) -> None:
     if all(math.isfinite(gradient.sum().item()) for gradient in gradients):
         return
     for number, gradient in enumerate(gradients):
-        bad = int((~gradient.isfinite()).sum())
+        bad = int((~gradient.to_dense().isfinite()).sum())
         if bad:
             raise FloatingPointError(
                 f"the gradient of parameter {number} has {bad} entries that are NaN or infinite, "
                 f"out of {gradient.numel()}, although the loss is finite; .grad was left as it "
                 "was. Look for a root, a norm or a division at 0 in loss, and for torch.where "
-                "around it: the branch that is not taken must be finite too"
+                "around it: the branch that is not taken must be finite too. A loss in half "
+                "precision may overflow in a sum over many states: lower chunk"
             )
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """Refuse wrapped modules that are called inside, where there are other processes.
+
+    Raises:
+        TypeError: the message names the wrapper and what to do.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        yield
+        return
+    wrappers = _imported(
+        "nn.parallel.DistributedDataParallel",
+        "distributed.fsdp.FullyShardedDataParallel",
+        "distributed.fsdp.FSDPModule",
+    )
+
+    def check(module: nn.Module, _: Any) -> None:
+        if isinstance(module, wrappers):
+            name = next(kind for kind in wrappers if isinstance(module, kind)).__name__
+            raise TypeError(
+                f"loss or kernel calls a module in {name}, whose gradients would not be averaged "
+                f"over the processes; {_REMEDY}"
+            )
+
+    handle = register_module_forward_pre_hook(check)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def check_plain(parameters: Iterable[Tensor]) -> None:
+    """Refuse parameters of which a process has only a part."""
+    kinds = _imported("distributed.tensor.DTensor", "distributed.fsdp.FlatParameter")
+    for number, parameter in enumerate(parameters):
+        if isinstance(parameter, kinds):
+            raise TypeError(
+                f"parameters must be whole in every process, number {number} is a part of one "
+                f"({type(parameter).__name__}), as FSDP makes them; {_REMEDY}"
+            )
+
+
+def _imported(*names: str) -> tuple[type, ...]:
+    """Return the classes of torch whose modules are imported: others cannot have been used."""
+    paths = (f"torch.{name}".rpartition(".") for name in names)
+    kinds = (getattr(sys.modules.get(module), name, None) for module, _, name in paths)
+    return tuple(kind for kind in kinds if kind is not None)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The cost of one gradient estimate, and what happened during its simulation.
+
+    Attributes:
+        value: the weighted loss Σ_j c_j loss(x_j), mean (or sum) over chains.
+        lengths: transitions made by each chain, (chains,).
+        levels: level K drawn for each chain, (chains,); 0 where the estimator has no levels.
+            Where K is beyond the truncation, `MLMC` uses the base term only, and `MLMCSum` all
+            levels up to the truncation.
+        transitions: total over the chains, `lengths.sum()`.
+        evaluations: states at which the density (or the network behind the importance weights)
+            was evaluated, total over the chains.
+        loss_evaluations: states at which the loss was evaluated and differentiated.
+        acceptance: share of the transitions that moved the chain.
+        invalid: proposals refused because the density or its gradient was NaN or +∞ there.
+        last: final state of each chain, (chains, *shape): a warm start for the next call.
+        parameters: the tensors that received a gradient, in the order of `gradient.gradient`.
+        cut: chains that the budget of an infinite truncation made shorter. The bias, that of the
+            longest length within the budget, is a property of the estimator: it is the same where
+            no chain of this call was cut.
+    """
+
+    value: float
+    lengths: Tensor
+    levels: Tensor
+    transitions: int
+    evaluations: int
+    loss_evaluations: int
+    acceptance: float
+    invalid: int
+    last: Tensor
+    parameters: tuple[Tensor, ...]
+    cut: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        lengths: Lengths,
+        outcome: Outcome,
+        *,
+        value: float,
+        loss_evaluations: int,
+        parameters: tuple[Tensor, ...],
+    ) -> Estimate:
+        """Return the estimate of chains with these lengths and this outcome."""
+        transitions = int(lengths.longest.sum())
+        return cls(
+            value=value,
+            lengths=lengths.longest,
+            levels=lengths.levels,
+            transitions=transitions,
+            evaluations=outcome.evaluations,
+            loss_evaluations=loss_evaluations,
+            acceptance=outcome.accepted / transitions,
+            invalid=outcome.invalid,
+            last=outcome.last,
+            parameters=parameters,
+            cut=lengths.cut,
+        )

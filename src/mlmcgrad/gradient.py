@@ -2,38 +2,53 @@
 
     Ĥ = (1/chains) Σ_chains Σ_j c_j ∇_θ loss_θ(x_j)
 
-The estimator plans the chains, the kernel simulates them and yields the signed measure
-Σ_j c_j δ_{x_j} piece by piece, and the loss is differentiated in chunks of bounded size while the
-chains are still running. `.grad` is touched once, at the very end: whatever goes wrong on the way
+The estimator draws the lengths of the chains, the kernel simulates them and yields the signed
+measure Σ_j c_j δ_{x_j} piece by piece, and the loss is differentiated in chunks of bounded size
+while the chains are still running. `.grad` is touched once, at the very end: an error on the way
 leaves it as it was.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, SupportsIndex, final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from mlmcgrad._checks import non_negative, whole
 from mlmcgrad.backward import (
+    Estimate,
     WeightedBackward,
     accumulate,
+    check_touched,
     check_value,
     leaves,
-    untouched,
+    refused,
     weighted_loss,
 )
-from mlmcgrad.estimate import Estimate, warn_of
 from mlmcgrad.estimators import MAX_TRANSITIONS, Estimator, check_budget
-from mlmcgrad.kernels.base import Context, Kernel, Pieces, Simulation, Start, check_call
-from mlmcgrad.measure import Measure, certainty, chunks, drop, thin
-from mlmcgrad.plan import Plan, check_planned
-from mlmcgrad.ranges import non_negative, whole
-from mlmcgrad.schedules import check_iteration
-from mlmcgrad.wrapped import refused
+from mlmcgrad.kernels import ISIR, Regenerative
+from mlmcgrad.kernels.base import (
+    Context,
+    Kernel,
+    Outcome,
+    Simulation,
+    Start,
+    StepKernel,
+    check_call,
+    transform,
+)
+from mlmcgrad.lengths import Lengths, check_lengths
+from mlmcgrad.measure import Floats, Measure, certainty, chunks, drop, thin, uniforms
+
+# With fewer transitions or chains than this a warning could be a matter of chance.
+_ENOUGH_TRANSITIONS, _ENOUGH_CHAINS = 64, 8
 
 
 @final
@@ -44,12 +59,13 @@ class MarkovGradient:
     Args:
         kernel: simulates the chains, see `mlmcgrad.kernels`.
         loss: `loss(x, *context) -> (rows,)`, differentiable in the parameters.
-        estimator: `Average` or `MLMC`.
+        estimator: weights the states of a chain: `MLMCSum`, `MLMC`, `Average` or `Stages`.
         parameters: the tensors to differentiate, for example `model.parameters()`, of which
             those that require no gradient are left out; by default all leaves that require a
             gradient and that the loss depends on.
         chunk: states in one backward pass. It bounds the memory and changes the result by
-            rounding only.
+            rounding only, because the loss of a state must not depend on the others: BatchNorm
+            in training mode is refused.
         reduction: `"mean"` or `"sum"` over the chains.
         tolerance: states with a coefficient of at most this size are left out. The default
             leaves out only those of weight 0; a positive one biases the estimate a little.
@@ -83,8 +99,10 @@ class MarkovGradient:
     max_transitions: int = field(default=MAX_TRANSITIONS, kw_only=True)
 
     def __post_init__(self) -> None:
-        _check_has(self.kernel, "kernel", ("chains", "run"), "kernels.MALA(…)")
-        _check_has(self.estimator, "estimator", ("plan", "longest", "expected_length"), "MLMC(64)")
+        rule = "kernel must be a Kernel, for example kernels.MALA(...)"
+        _check_has(self.kernel, rule, "chains", "run")
+        rule = "estimator must be an Estimator, for example MLMCSum(64)"
+        _check_has(self.estimator, rule, "draw", "longest", "expected_length")
         if not callable(self.loss):
             raise TypeError(f"loss must be a function, loss(x, *context), got {self.loss!r}")
         whole(self.chunk, "chunk")
@@ -128,28 +146,34 @@ class MarkovGradient:
         *context: Any,
         n: SupportsIndex | None = None,
         generator: torch.Generator,
-        plan: Plan | None = None,
+        lengths: Lengths | None = None,
     ) -> tuple[tuple[Tensor, ...], Estimate]:
         """Return the gradient estimate, leaving `.grad` alone.
 
         Takes the arguments of `backward`. The tensors belong to `estimate.parameters`, which are
-        the `parameters` given or else the leaves found, in the order autograd meets them. `plan`
+        the `parameters` given or else the leaves found, in the order autograd meets them. `lengths`
         has the lengths of the chains if they are drawn already; n is not read then.
         """
         shared = False
-        if plan is None:
-            plan = self.plan(x0, context, n, generator)
+        if lengths is None:
+            lengths = self.draw_lengths(x0, context, n, generator)
         else:
-            check_planned(check_call(self.kernel, x0, context, generator), plan)
-            shared = True  # whoever plans may have further chains of the same loss
-        total = self.total(context, plan, shared=shared)
-        simulation = self.simulate(x0, context, plan, generator)
+            check_lengths(check_call(self.kernel, x0, context, generator), lengths)
+            shared = True  # whoever parts may have further chains of the same loss
+        total = WeightedBackward(
+            self.loss,
+            context,
+            divisor=self._divisor(lengths),
+            parameters=self._fixed,
+            shared=shared,
+        )
+        simulation = self.simulate(x0, context, lengths, generator)
         with refused():
             total.add_all(chunks(simulation, self.chunk))
         gradients = total.gradients()
-        warn_of(simulation.outcome, plan)
+        warn_of(simulation.outcome, lengths)
         return gradients, Estimate.of(
-            plan,
+            lengths,
             simulation.outcome,
             value=total.value,
             loss_evaluations=total.count,
@@ -163,30 +187,27 @@ class MarkovGradient:
 
         Takes the arguments of `backward`. The states must be kept until the backward pass; their
         activations are kept if there are at most `chunk` of them and computed again otherwise.
+        A loss in half precision needs `torch.amp.GradScaler`, as every mean over many rows does;
+        `backward` does without.
 
         Returns:
             The weighted loss as a differentiable scalar, and what was spent.
         """
-        plan = self.plan(x0, context, n, generator)
-        simulation = self.simulate(x0, context, plan, generator)
+        lengths = self.draw_lengths(x0, context, n, generator)
+        simulation = self.simulate(x0, context, lengths, generator)
         parts = list(chunks(simulation, self.chunk))
-        terms = []
-        for part in parts:
-            arguments = (self.loss, part, context, self._divisor(plan))
-            terms.append(
-                checkpoint(weighted_loss, *arguments, use_reentrant=False)
-                if len(parts) > 1
-                else weighted_loss(*arguments)
-            )
+        again = partial(checkpoint, weighted_loss, use_reentrant=False)
+        evaluate = again if len(parts) > 1 else weighted_loss
+        terms = [evaluate(self.loss, part, context, self._divisor(lengths)) for part in parts]
         # Thinning may have left no state at all.
         scalar = torch.stack(terms).sum() if terms else torch.zeros((), requires_grad=True)
-        check_value(scalar.item())
         found = leaves(scalar)
-        if terms and self._fixed and not set(self._fixed) & set(found):
-            raise untouched(len(self._fixed))
-        warn_of(simulation.outcome, plan)
+        check_value(scalar.item())
+        if terms:
+            check_touched(self._fixed, found)
+        warn_of(simulation.outcome, lengths)
         estimate = Estimate.of(
-            plan,
+            lengths,
             simulation.outcome,
             value=scalar.item(),
             loss_evaluations=sum(map(len, parts)),
@@ -194,10 +215,10 @@ class MarkovGradient:
         )
         return scalar, estimate
 
-    def plan(
+    def draw_lengths(
         self, x0: Start, context: Context, n: SupportsIndex | None, generator: torch.Generator
-    ) -> Plan:
-        """Check what a method was called with, and let the estimator plan its chains.
+    ) -> Lengths:
+        """Check the arguments of a call, and let the estimator draw the lengths of its chains.
 
         For those who simulate by themselves; `gradient` and its like begin with it.
         """
@@ -207,70 +228,60 @@ class MarkovGradient:
                 "use torch.no_grad() around what needs no gradient"
             )
         chains = check_call(self.kernel, x0, context, generator)
-        n = None if n is None else check_iteration(n)
-        check_budget(self.estimator, chains, n, self.max_transitions)
-        return self.estimator.plan(chains, n, generator)
+        n = None if n is None else whole(n, "n")
+        lengths = self.estimator.draw(chains, n, generator)
+        check_budget(self.estimator, chains, n, self.max_transitions, longest=lengths.bound)
+        if lengths.endless and isinstance(self.kernel, (StepKernel, ISIR, Regenerative)):
+            raise ValueError(
+                f"estimator: {self.estimator} has no truncation, and the chains of "
+                f"{type(self.kernel).__name__} need one: the variance of their levels falls as "
+                "2^-l, so the variance of the sum is finite only for continuation > 1/2, and its "
+                "mean length only for continuation < 1/2; give a finite truncation, or use "
+                "kernels.Importance"
+            )
+        return lengths
 
     def simulate(
-        self, x0: Start, context: Context, plan: Plan, generator: torch.Generator
+        self, x0: Start, context: Context, lengths: Lengths, generator: torch.Generator
     ) -> Simulation[Measure]:
         """Run the planned chains: an iterator over their measure without weightless states.
 
         For those who want the measure itself, for example to look at it; nothing is
         differentiated here. `outcome` of what is returned is there when the iterator has ended.
         """
-        longest = int(plan.longest.max())
-        if longest > self.max_transitions:
-            raise ValueError(
-                f"plan has a chain of {longest:,} transitions, beyond max_transitions = "
-                f"{self.max_transitions:,}; make it shorter, or raise max_transitions"
-            )
-        return Simulation(self._reduced(self.kernel.run(x0, context, plan, generator), generator))
+        # One number for each chain, drawn first: how its states come in pieces does not matter.
+        uniform = uniforms(len(lengths.levels), generator) if self.thinning else np.zeros(0)
+        pieces = self.kernel.run(x0, context, lengths, generator)
+        return Simulation(transform(pieces, lambda measure: self._reduced(measure, uniform)))
 
-    def total(self, context: Context, plan: Plan, *, shared: bool = False) -> WeightedBackward:
-        """What adds up the gradients of the measure of planned chains, piece by piece.
+    def _reduced(self, measure: Measure, uniform: Floats) -> tuple[Measure, ...]:
+        """Return the measure without negligible states; nothing if none is left."""
+        if len(measure) and (self.tolerance or not self.thinning):
+            measure = drop(measure, self.tolerance)
+        if len(measure) and self.thinning:
+            probability = certainty(measure.coefficient.cpu().numpy(), self.thinning)
+            measure, _ = thin(measure, probability, uniform)
+        return (measure,) if len(measure) else ()
 
-        For those who differentiate it by themselves, for example in several processes; `shared`
-        says that a graph outside of the loss is needed again afterwards.
-        """
-        return WeightedBackward(
-            self.loss, context, divisor=self._divisor(plan), parameters=self._fixed, shared=shared
-        )
-
-    def _reduced(self, pieces: Pieces, generator: torch.Generator) -> Pieces:
-        simulation = Simulation(pieces)
-        for measure in simulation:
-            if len(measure) and (self.tolerance or not self.thinning):
-                measure = drop(measure, self.tolerance)
-            if len(measure) and self.thinning:
-                probability = certainty(measure.coefficient.cpu().numpy(), self.thinning)
-                measure, _ = thin(measure, probability, generator)
-            if len(measure):
-                yield measure
-        return simulation.outcome
-
-    def _divisor(self, plan: Plan) -> int:
-        return len(plan.levels) if self.reduction == "mean" else 1
+    def _divisor(self, lengths: Lengths) -> int:
+        return len(lengths.levels) if self.reduction == "mean" else 1
 
     @property
     def _fixed(self) -> tuple[Tensor, ...] | None:
         return None if self.parameters is None else tuple(self.parameters)
 
 
-def _check_has(part: Any, name: str, methods: tuple[str, ...], example: str) -> None:
-    """Refuse a part that lacks a method, the class itself among others."""
+def _check_has(part: Any, rule: str, *methods: str) -> None:
+    """Refuse a part that lacks a method, and a class in place of its instance."""
     missing = [method for method in methods if not callable(getattr(part, method, None))]
     if missing or isinstance(part, type):
-        lacks = f", which has no {missing[0]}()" if missing else ", which is a class"
-        raise TypeError(f"{name} must be one, for example {example}, got {part!r}{lacks}")
+        lacks = f"which has no {missing[0]}()" if missing else "which is a class"
+        raise TypeError(f"{rule}, got {part!r}, {lacks}")
 
 
 def _differentiable(parameters: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
     """The tensors that require a gradient; there must be one."""
     tensors = (parameters,) if isinstance(parameters, Tensor) else tuple(parameters)
-    for i, tensor in enumerate(tensors):
-        if not isinstance(tensor, Tensor):
-            raise ValueError(f"parameters must be tensors, number {i} is {type(tensor).__name__}")
     # A tensor that is named twice, as tied layers are, has one gradient.
     trained = tuple(dict.fromkeys(tensor for tensor in tensors if tensor.requires_grad))
     if not trained:
@@ -279,3 +290,40 @@ def _differentiable(parameters: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]
             f"{len(tensors)}; set requires_grad=True, or leave the argument out"
         )
     return trained
+
+
+def warn_of(outcome: Outcome, lengths: Lengths) -> None:
+    """Warn of chains that cannot have explored anything.
+
+    The texts are constant, so that Python shows each of them once in a process.
+    """
+    transitions, chains = int(lengths.longest.sum()), len(lengths.levels)
+    # A chain that evaluates no model, of a transition matrix, may well stay where it is.
+    if outcome.evaluations and transitions >= _ENOUGH_TRANSITIONS and outcome.accepted == 0:
+        text = _INVALID if outcome.invalid >= transitions else _STUCK
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
+    elif chains >= _ENOUGH_CHAINS and 2 * outcome.collapsed > chains:
+        warnings.warn(_COLLAPSED, RuntimeWarning, stacklevel=4)
+    if lengths.cut:
+        warnings.warn(_CUT, RuntimeWarning, stacklevel=4)
+
+
+_INVALID = (
+    "every proposal was refused because the density or its gradient was NaN or +inf there, so the "
+    "estimate is that of the starting states; check log_density (or log_weight) on what the kernel "
+    "proposes"
+)
+_STUCK = (
+    "no transition moved any chain, so the estimate is that of the starting states; lower the step "
+    "size, or use a proposal that is closer to the target"
+)
+_COLLAPSED = (
+    "in most chains one candidate of the first step has more than 99.9 % of the weight, so the "
+    "others are evaluated for nothing; use a proposal that is closer to the target (if it is being "
+    "trained, wait)"
+)
+_CUT = (
+    "a simulation drew a level beyond the budget of its infinite truncation and was cut there; the "
+    "estimator has the bias of the longest length within the budget, in this call and in others: "
+    "raise max_transitions of the estimator, or lower its continuation"
+)

@@ -17,14 +17,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
+from itertools import pairwise
 from typing import Literal, TypeAlias, final, get_args
 
 import torch
 from torch import Tensor
 
-from mlmcgrad.plan import Plan
-from mlmcgrad.rounding import floor
+from mlmcgrad.lengths import Lengths
+from mlmcgrad.schedules import floor
 
 Assignment: TypeAlias = Literal["independent", "shared", "balanced"]
 
@@ -68,7 +69,7 @@ class LevelLaw(ABC):
 
     @final
     def terms(self, k: int, base: int = 1) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Level k as a measure on lengths, see `plan.py`: (p_j), (w_j) for ℓ_0, ℓ_{k−1}, ℓ_k."""
+        """Level k as a measure on lengths, see `lengths.py`: (p_j), (w_j) for ℓ_0, ℓ_{k−1}, ℓ_k."""
         start = self.length(0, base)
         if k == 0:
             return (start, start, start), (1.0 / start, 0.0, 0.0)
@@ -76,26 +77,17 @@ class LevelLaw(ABC):
         return (start, short, long), (1.0 / start, -tau / short, tau / long)
 
     @final
-    def plan(self, levels: Tensor, kappa: int, base: int = 1) -> Plan:
-        """The plan of chains with given levels, (chains,); those above κ have the base term only.
+    def lengths(self, levels: Tensor, kappa: int, base: int = 1) -> Lengths:
+        """Return the lengths of chains with given levels; those above κ have the base term only.
 
         Example:
-            >>> Geometric().plan(torch.tensor([3]), kappa=3).step_weights(1, 8)[:, 0].tolist()
+            >>> Geometric().lengths(torch.tensor([3]), kappa=3).step_weights(1, 8)[:, 0].tolist()
             [0.0, -1.0, -1.0, -1.0, 1.0, 1.0, 1.0, 1.0]
         """
-        known = self._ladders.get((kappa, base))
-        if known is None:
-            steps, values = zip(*(self.terms(k, base) for k in range(kappa + 1)), strict=True)
-            known = torch.tensor(steps), torch.tensor(values, dtype=torch.float64)
-            self._ladders[kappa, base] = known
+        steps, weights, longest = _ladder(self, kappa, base)
         used = torch.where(levels <= kappa, levels, 0)
-        lengths, weights = (table.index_select(0, used) for table in known)
-        return Plan(levels, lengths, weights)
-
-    @cached_property
-    def _ladders(self) -> dict[tuple[int, int], tuple[Tensor, Tensor]]:
-        """Lengths and weights of the levels 0 … κ, (κ + 1, 3) each, for every κ and base asked."""
-        return {}
+        lengths, weights = steps.index_select(0, used), weights.index_select(0, used)
+        return Lengths(levels, lengths, weights, bound=longest)
 
     @final
     def truncation_level(self, truncation: float, base: int = 1) -> int:
@@ -148,6 +140,13 @@ class LevelLaw(ABC):
             u = u.add_(slot).div_(chains).clamp_(max=1.0 - 2.0**-53)
         levels = self.quantile(u.cpu())
         return levels.expand(chains).clone() if assignment == "shared" else levels
+
+
+@lru_cache(maxsize=64)
+def _ladder(law: LevelLaw, kappa: int, base: int) -> tuple[Tensor, Tensor, int]:
+    """Lengths and weights of the levels 0 … κ, (κ + 1, 3) each, and ℓ_κ."""
+    steps, values = zip(*(law.terms(k, base) for k in range(kappa + 1)), strict=True)
+    return torch.tensor(steps), torch.tensor(values, dtype=torch.float64), steps[-1][-1]
 
 
 @final
@@ -206,22 +205,12 @@ class Tabulated(LevelLaw):
     def __post_init__(self) -> None:
         values = tuple(float(p) for p in self.probabilities)
         object.__setattr__(self, "probabilities", values)
-        if not values:
-            raise ValueError("probabilities must have at least one entry, got none")
-        for k, p in enumerate(values, start=1):
-            if not p > 0.0:
-                raise ValueError(
-                    f"probabilities must be positive, got {p!r} for level {k}; leave out the "
-                    "levels that are never drawn"
-                )
-            if k > 1 and p > values[k - 2]:
-                raise ValueError(
-                    f"probabilities must be non-increasing (a longer chain is never more likely "
-                    f"than a shorter one), got {values[k - 2]!r} then {p!r} at level {k}; sort them"
-                )
-        if abs(math.fsum(values) - 1.0) > 1e-9:
+        falls = all(a >= b > 0.0 for a, b in pairwise(values))
+        if not (falls and values and values[0] > 0.0 and abs(math.fsum(values) - 1.0) <= 1e-9):
             raise ValueError(
-                f"probabilities must sum to 1, got {math.fsum(values)!r}; divide them by their sum"
+                "probabilities must be positive and non-increasing, because a longer chain is "
+                f"never more likely than a shorter one, with sum 1, got {values}; leave out levels "
+                "that are never drawn, sort the others, and divide them by their sum"
             )
 
     def pmf(self, k: int) -> float:

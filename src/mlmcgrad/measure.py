@@ -7,7 +7,6 @@ state that appears twice is paid for once (`merge`, `merge_runs`), a state witho
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -52,6 +51,14 @@ def pick(tensor: Tensor, rows: Tensor | slice) -> Tensor:
     return tensor[rows]
 
 
+def ship(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor of the host on a device, by a copy that the host does not wait for."""
+    if device.type == "cpu":
+        return tensor
+    pinned = tensor.pin_memory() if device.type == "cuda" else tensor
+    return pinned.to(device, non_blocking=True)
+
+
 def concatenate(measures: list[Measure]) -> Measure:
     """The sum of measures, their points in the order given."""
     if len(measures) == 1:
@@ -66,21 +73,16 @@ def concatenate(measures: list[Measure]) -> Measure:
     )
 
 
-def chunks(measures: Iterable[Measure], size: int | Iterator[int]) -> Iterator[Measure]:
-    """The same points in the same order, `size` at a time; the last chunk may be smaller.
-
-    Sizes that are not all the same come from an iterator without end.
-    """
-    sizes = itertools.repeat(size) if isinstance(size, int) else size
+def chunks(measures: Iterable[Measure], size: int) -> Iterator[Measure]:
+    """The same points in the same order, `size` at a time; the last chunk may be smaller."""
     waiting: list[Measure] = []
-    count, wanted = 0, next(sizes)
+    count = 0
     for measure in measures:
         # Cut, not joined first: a state is copied at most once on its way into a chunk.
-        while count + len(measure) >= wanted:
-            room = wanted - count
+        while count + len(measure) >= size:
+            room = size - count
             yield concatenate([*waiting, measure[:room]])
             waiting, count, measure = [], 0, measure[room:]
-            wanted = next(sizes)
         if len(measure):
             waiting.append(measure)
             count += len(measure)
@@ -94,14 +96,12 @@ def drop(measure: Measure, tolerance: float = 0.0) -> Measure:
     A positive tolerance changes the estimate by at most tolerance × the number of points left
     out × the largest loss gradient there. `thin` is the unbiased alternative.
     """
-    if not tolerance and int(measure.coefficient.count_nonzero()) == len(measure):
-        return measure
-    return measure[~(measure.coefficient.abs() <= tolerance)]  # a NaN is not hidden
+    kept = ~(measure.coefficient.abs() <= tolerance) if tolerance else measure.coefficient
+    rows = kept.nonzero()[:, 0]  # a NaN is not hidden
+    return measure if len(rows) == len(measure) else measure[rows]
 
 
-def thin(
-    measure: Measure, probability: Floats, generator: torch.Generator
-) -> tuple[Measure, Integers]:
+def thin(measure: Measure, probability: Floats, uniform: Floats) -> tuple[Measure, Integers]:
     """Leave out points at random, without changing the expectation.
 
     A point is kept with its probability and its coefficient is divided by it. With `certainty`
@@ -110,13 +110,13 @@ def thin(
     Args:
         measure: the measure.
         probability: (points,) in [0, 1], positive wherever the coefficient is not 0.
-        generator: source of the randomness, one uniform for each chain.
+        uniform: as for `systematic`.
 
     Returns:
         The thinned measure, and the numbers of the points that it kept, ascending.
     """
     owner, c = (t.cpu().numpy() for t in (measure.owner, measure.coefficient))
-    keep = np.flatnonzero(systematic(probability, owner, generator))
+    keep = np.flatnonzero(systematic(probability, owner, uniform))
     kept = (
         torch.from_numpy(a).to(measure.owner.device)
         for a in (owner[keep], c[keep] / probability[keep])
@@ -124,6 +124,7 @@ def thin(
     return Measure(pick(measure.points, torch.from_numpy(keep)), *kept), keep
 
 
+@np.errstate(all="ignore")  # a probability may underflow
 def certainty(coefficient: Floats, threshold: float | Floats) -> Floats:
     """The probabilities min(1, |c|/threshold) for `thin`, and 0 for c = 0."""
     # A threshold of 0 keeps whatever has a weight: no number is smaller than `tiny`.
@@ -131,7 +132,13 @@ def certainty(coefficient: Floats, threshold: float | Floats) -> Floats:
     return np.minimum(np.abs(coefficient), threshold) / threshold
 
 
-def systematic(probability: Floats, owner: Integers, generator: torch.Generator) -> Booleans:
+def uniforms(chains: int, generator: torch.Generator) -> Floats:
+    """Draw a uniform number for each chain, on the host: what `thin` and `systematic` need."""
+    u = torch.rand(chains, dtype=torch.float64, device=generator.device, generator=generator)
+    return u.cpu().numpy()
+
+
+def systematic(probability: Floats, owner: Integers, uniform: Floats) -> Booleans:
     """Choose points, each with its own probability, and of every chain as many as expected.
 
     One uniform U for each chain: its point j is kept if an integer lies in (U + P_{j−1}, U + P_j],
@@ -142,7 +149,9 @@ def systematic(probability: Floats, owner: Integers, generator: torch.Generator)
     Args:
         probability: (points,) in [0, 1].
         owner: index of the chain of each point, (points,).
-        generator: source of the randomness.
+        uniform: U of each chain, (chains,). It is replaced by the fractional part of U plus the
+            probabilities of the chain, so that a chain may come in pieces: what is kept does not
+            depend on where they end.
 
     Returns:
         Which ones are kept, (points,).
@@ -154,46 +163,45 @@ def systematic(probability: Floats, owner: Integers, generator: torch.Generator)
     if len(first) > np.count_nonzero(np.bincount(owner)):  # the points of a chain are not together
         order = owner.argsort(kind="stable")
         keep = np.empty(len(owner), dtype=bool)
-        keep[order] = systematic(probability[order], owner[order], generator)
+        keep[order] = systematic(probability[order], owner[order], uniform)
         return keep
-    size = np.concatenate([later, [len(owner)]]) - first
+    after = np.concatenate([later, [len(owner)]])
     before = probability.cumsum() - probability
-    u = torch.rand(len(first), dtype=torch.float64, device=generator.device, generator=generator)
-    start = before + (u.cpu().numpy() - before[first]).repeat(size)
+    start = before + (uniform[owner[first]] - before[first]).repeat(after - first)
+    end = start + probability
+    uniform[owner[first]] = end[after - 1] % 1.0
     # A NaN is kept, not hidden.
-    return ~(np.floor(start + probability) <= np.floor(start))
+    return ~(np.floor(end) <= np.floor(start))
 
 
 def merge(measure: Measure) -> Measure:
     """Add up the coefficients of equal states of the same chain; points come out sorted."""
     if not len(measure):
         return measure
-    if measure.points.dim() == 1 and not measure.points.is_floating_point():
-        return _merge_integers(measure)
-    state = measure.points.reshape(len(measure), -1)
-    # A type that holds every chain index: an 8-bit state could not.
+    state = measure.points
+    state = torch.view_as_real(state) if state.is_complex() else state
     state = state.double() if state.is_floating_point() else state.long()
-    rows = torch.cat([measure.owner[:, None].to(state.dtype), state], dim=1)
-    unique, index = torch.unique(rows, dim=0, return_inverse=True)
-    total = measure.coefficient.new_zeros(len(unique))
-    total.index_add_(0, index, measure.coefficient)
-    points = unique[:, 1:].reshape(-1, *measure.points.shape[1:]).to(measure.points.dtype)
-    return Measure(points, unique[:, 0].long(), total)
+    if state.dim() == 1 and state.dtype == torch.int64:
+        lowest, highest = (int(end) for end in state.aminmax())
+        span = highest - lowest + 1
+        # One number for chain and state, where 63 bits hold it: it is sorted much faster.
+        if (int(measure.owner.max()) + 1) * span < 2**63:
+            return _add_up(measure, measure.owner * span + (state - lowest), dim=None)
+    owner = measure.owner[:, None].to(state.dtype)
+    return _add_up(measure, torch.cat([owner, state.reshape(len(measure), -1)], dim=1), dim=0)
 
 
-def _merge_integers(measure: Measure) -> Measure:
-    """`merge` for states that are single integers: one number says chain and state."""
-    state = measure.points.long()
-    lowest = state.min()
-    span = state.max() - lowest + 1
-    key, index = torch.unique(measure.owner * span + (state - lowest), return_inverse=True)
-    total = measure.coefficient.new_zeros(len(key)).index_add_(0, index, measure.coefficient)
-    points = (key % span + lowest).to(measure.points.dtype)
-    return Measure(points, key.div(span, rounding_mode="floor"), total)
+def _add_up(measure: Measure, keys: Tensor, dim: int | None) -> Measure:
+    """Add up the coefficients of points with equal keys, and sort the points by their keys."""
+    unique, index = torch.unique(keys, dim=dim, return_inverse=True)
+    total = measure.coefficient.new_zeros(len(unique)).index_add_(0, index, measure.coefficient)
+    any_of = torch.empty_like(index[: len(unique)])  # the number of one point with each key
+    any_of.scatter_(0, index, torch.arange(len(index), device=index.device))
+    return Measure(measure.points[any_of], measure.owner[any_of], total)
 
 
 def merge_runs(
-    path: Tensor, moved: Tensor, weights: Tensor, carried: Tensor, owner: Tensor
+    path: Tensor, moved: Tensor, weights: Tensor, carried: Tensor, owner: Tensor, ending: int = 0
 ) -> tuple[Measure, Tensor]:
     """Turn a piece of trajectory into a measure, one point for each stay in a state.
 
@@ -207,12 +215,12 @@ def merge_runs(
         weights: weight of each step, (steps, chains) float64.
         carried: weight that the state before the piece has gathered so far, (chains,).
         owner: index of each chain, (chains,).
+        ending: number of chains, the last ones, that end with the piece, and their stays with them.
 
     Returns:
-        The measure of the stays that ended, and the weight of the states at the end, (chains,).
+        The measure of the stays that ended, in which all other points of the path have the
+        coefficient 0, and the weight of the states at the end, (chains,).
     """
-    if not (weights.any() or carried.any()):  # burn-in
-        return Measure(path[0, :0], owner[:0], carried[:0]), carried
     start = torch.zeros_like(moved[:1], dtype=torch.int64)
     stay = torch.cat([start, moved.cumsum(0)])  # (steps + 1, chains): number of the stay
     total = torch.cat([carried[None], torch.zeros_like(weights)])
@@ -220,6 +228,8 @@ def merge_runs(
     entered = torch.cat([torch.ones_like(moved[:1]), moved])
     ended = entered & (stay < stay[-1])
     coefficient = torch.where(ended, total.gather(0, stay), 0.0)
-    step, chain = coefficient.nonzero(as_tuple=True)
-    measure = Measure(path[step, chain], owner[chain], coefficient[step, chain])
-    return measure, total.gather(0, stay[-1:])[0]
+    carried = total.gather(0, stay[-1:])[0]
+    first = len(owner) - ending
+    coefficient[-1, first:] = carried[first:]
+    owners = owner.expand(coefficient.shape).flatten()
+    return Measure(path.flatten(0, 1), owners, coefficient.flatten()), carried

@@ -7,29 +7,41 @@ number is accepted wherever a schedule is, and stands for the constant sequence.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import SupportsIndex, TypeAlias
 
+from mlmcgrad._checks import number, whole
+
 Schedule: TypeAlias = Callable[[int], float]
+
+_TOLERANCE = 1e-12  # of `floor`
 
 
 @dataclass(frozen=True)
 class Power:
-    """The sequence c · n^exponent; made by `power` and `constant`."""
+    """The sequence c · n^exponent, which `power` makes as well.
+
+    Args:
+        c: value at n = 1.
+        exponent: positive for a growing sequence (T_n = n^{1/2}), negative for a decaying one
+            (γ_n = c n^{-1/2}).
+
+    Example:
+        >>> power(1.0, 0.5)(16)
+        4.0
+    """
 
     c: float
     exponent: float
 
     def __post_init__(self) -> None:
         # Not c: its range depends on the argument (infinity is a valid clipping threshold).
-        if not math.isfinite(self.exponent):
-            raise ValueError(f"exponent of a schedule must be finite, got {self.exponent!r}")
+        number(self.exponent, "exponent")
 
     def __call__(self, n: SupportsIndex) -> float:
         """Value at iteration n ≥ 1."""
-        return self.c * float(check_iteration(n)) ** self.exponent
+        return self.c * float(whole(n, "n")) ** self.exponent
 
 
 def constant(c: float) -> Power:
@@ -42,19 +54,7 @@ def constant(c: float) -> Power:
     return Power(c, 0.0)
 
 
-def power(c: float, exponent: float) -> Power:
-    """The sequence c · n^exponent.
-
-    Args:
-        c: value at n = 1.
-        exponent: positive for a growing sequence (T_n = n^{1/2}), negative for a decaying one
-            (γ_n = c n^{-1/2}).
-
-    Example:
-        >>> power(1.0, 0.5)(16)
-        4.0
-    """
-    return Power(c, exponent)
+power = Power
 
 
 def as_schedule(value: float | Schedule, name: str) -> Schedule:
@@ -86,12 +86,12 @@ def value_at(value: float | Schedule, n: int | None, name: str) -> float:
     return schedule(n)
 
 
-def check_iteration(n: SupportsIndex) -> int:
-    """Return n as an int if it is a valid iteration number: an integer (NumPy's too) ≥ 1."""
-    try:
-        number = operator.index(n)
-    except TypeError:
-        number = 0
-    if isinstance(n, bool) or number < 1:
-        raise ValueError(f"n must be an integer ≥ 1, the number of the iteration, got {n!r}")
-    return number
+def floor(x: float) -> int:
+    """⌊x⌋ for x > 0, where an x that rounding left just below an integer counts as that integer.
+
+    Example:
+        >>> 1 / (1 / 93), floor(1 / (1 / 93)), floor(92.9)
+        (92.99999999999999, 93, 92)
+    """
+    above = math.ceil(x)
+    return above if above - x <= _TOLERANCE * x else math.floor(x)

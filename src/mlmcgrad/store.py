@@ -2,8 +2,8 @@
 
     x0 = store[rows];  estimate = gradient.backward(x0, y, …);  store[rows] = estimate.last
 
-A chain that goes on where it stopped an epoch ago is closer to its target than one that starts
-anew: with `Average(1)` and `ISIR` this is joint stochastic approximation (Ou, Song 2020), with
+A chain that continues where it stopped an epoch ago is closer to its target than one that starts
+again: with `Average(1)` and `ISIR` this is joint stochastic approximation (Ou, Song 2020), with
 block Gibbs steps of a Boltzmann machine it is persistent contrastive divergence (Tieleman 2008).
 """
 
@@ -16,16 +16,16 @@ from typing import TypeAlias, final
 import torch
 from torch import Tensor
 
-from mlmcgrad.ranges import whole
+from mlmcgrad._checks import whole
 
 Rows: TypeAlias = Tensor | slice | Sequence[int]
 
 
 @dataclass(frozen=True)
 class Remembered:
-    """States of a store, some of which are not there yet: a start for kernels with a proposal."""
+    """A start for kernels with a proposal: the states of a store, some of them not set yet."""
 
-    points: Tensor  # (chains, *shape); 0 where nothing is known
+    points: Tensor  # (chains, *shape); 0 where no state is known
     known: Tensor  # (chains,) bool
 
 
@@ -34,13 +34,13 @@ class Store:
     """A state for each of `size` data, set and read by the rows of a batch.
 
     Args:
-        size: how many data there are.
-        shape: of a state, without the chain dimension; an integer stands for one dimension.
-        dtype: of the states, torch's default one if not given.
-        device: where they are kept; states are moved there when they are set.
+        size: number of data.
+        shape: shape of a state, without the chain dimension; an integer stands for one dimension.
+        dtype: dtype of the states, torch's default one if not given.
+        device: where states are kept; they are moved there when they are set.
 
-    `store[rows]` is a start x0 for `MarkovGradient`. Rows that were never set are drawn from the
-    proposal by `ISIR`; other kernels have none, so that their rows must be set first.
+    `store[rows]` is a tensor, a start x0 for `MarkovGradient`; its rows must have been set. Kernels
+    with a proposal (`ISIR`) draw the states of other rows: give them `store.start(rows)`.
 
     Example:
         >>> store = Store(100, 2)
@@ -69,16 +69,30 @@ class Store:
 
     @property
     def known(self) -> Tensor:
-        """Which data have a state, (size,) bool."""
+        """Whether each datum has a state, (size,) bool."""
         return self._known.clone()
 
-    def __getitem__(self, rows: Rows) -> Tensor | Remembered:
-        """Copies of the states: a tensor, or `Remembered` if some of them are not there yet."""
+    def __getitem__(self, rows: Rows) -> Tensor:
+        """Return copies of the states, (rows, *shape).
+
+        Raises:
+            LookupError: some rows were never set; the message names them.
+        """
         index = self._index(rows)
-        known = self._known[index]
-        if bool(known.all()):
-            return self._points[index]
-        return Remembered(self._points[index], known)
+        unknown = index[~self._known[index]].tolist()
+        if unknown:
+            shown = ", ".join(map(str, unknown[:5])) + (", …" if len(unknown) > 5 else "")
+            raise LookupError(
+                f"the store has no state yet for {len(unknown)} of {len(index)} rows ({shown}); "
+                "set them first, store[rows] = …, or pass store.start(rows) to a kernel with a "
+                "proposal such as ISIR, which draws them"
+            )
+        return self._points[index]
+
+    def start(self, rows: Rows) -> Remembered:
+        """Return a start x0 for kernels with a proposal, which draw the states that are not set."""
+        index = self._index(rows)
+        return Remembered(self._points[index], self._known[index])
 
     def __setitem__(self, rows: Rows, states: Tensor) -> None:
         """Keep states, (rows, *shape). A row that is named twice keeps one of its states."""
@@ -87,50 +101,47 @@ class Store:
         if not isinstance(states, Tensor) or tuple(states.shape) != expected:
             got = tuple(states.shape) if isinstance(states, Tensor) else type(states).__name__
             raise ValueError(f"states must be a tensor of shape {expected}, got {got}")
-        if states.is_floating_point() and not bool(states.isfinite().all()):
+        kept = states.detach().to(self._points)
+        if not bool(kept.isfinite().all()):
             raise ValueError(
-                "states must be finite, got NaN or infinity, from which no chain could go on; the "
-                "store is as it was"
+                f"states must be finite in {kept.dtype}, got NaN or infinity, from which no chain "
+                "can continue; the store is unchanged"
             )
-        self._points[index] = states.detach().to(self._points)
+        if not torch.can_cast(states.dtype, kept.dtype) and not torch.equal(
+            kept.to(states), states
+        ):
+            raise ValueError(
+                f"states must be numbers that {kept.dtype} can hold, got others of {states.dtype}; "
+                "the store is unchanged; give it the dtype of the states, Store(…, dtype=…)"
+            )
+        self._points[index] = kept
         self._known[index] = True
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything there is, for a checkpoint; copies."""
+        """Return copies of all states, for a checkpoint."""
         return {"points": self._points.clone(), "known": self._known.clone()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take what `state_dict` returned for a store of the same size, shape and type."""
-        for name, mine in (("points", self._points), ("known", self._known)):
-            other = state.get(name)
-            if not isinstance(other, Tensor) or (other.shape, other.dtype) != (
-                mine.shape,
-                mine.dtype,
-            ):
-                got = f"{other.dtype} {tuple(other.shape)}" if isinstance(other, Tensor) else other
-                raise ValueError(
-                    f"state: {name} must be {mine.dtype} of shape {tuple(mine.shape)}, got {got}; "
-                    "it is of another store"
-                )
-        self._points.copy_(state["points"])
-        self._known.copy_(state["known"])
+        """Load what `state_dict` returned for a store of the same size, shape and dtype."""
+        points, known, mine = state["points"], state["known"], self._points
+        if (points.shape, points.dtype) != (mine.shape, mine.dtype):
+            raise ValueError(
+                f"state: points must be {mine.dtype} of shape {tuple(mine.shape)}, got "
+                f"{points.dtype} of shape {tuple(points.shape)}; it is of another store"
+            )
+        self._points.copy_(points)
+        self._known.copy_(known)
 
     def __repr__(self) -> str:
         shape, dtype = tuple(self._points.shape[1:]), self._points.dtype
         return f"Store({len(self)}, {shape}, {dtype}, known={int(self._known.sum())})"
 
     def _index(self, rows: Rows) -> Tensor:
-        every = torch.arange(len(self), device=self._points.device)
         if isinstance(rows, slice):
-            return every[rows]
+            return torch.arange(len(self), device=self._points.device)[rows]
         index = torch.as_tensor(rows, device=self._points.device)
         if index.dim() != 1 or index.is_floating_point() or index.dtype == torch.bool:
             raise ValueError(
                 f"rows must be a list or tensor of integers, one for each chain, got {rows!r}"
-            )
-        if len(index) and not (index.min() >= 0 and index.max() < len(self)):
-            raise IndexError(
-                f"rows must be from 0 to {len(self) - 1}, got {int(index.min())} to "
-                f"{int(index.max())}"
             )
         return index.long()

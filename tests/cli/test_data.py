@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from mlmcgrad.cli import main
-from mlmcgrad.cli.data import Data, run
-from mlmcgrad.datasets import cifar10, mnist
-from tests.datasets import tiny, tiny_mnist
+from mlmcgrad.cli.commands import DataSettings, data
+from mlmcgrad.paper.datasets import cifar10, mnist
+from tests.paper.datasets import tiny, tiny_mnist
 
 
 def test_digits(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,21 +26,20 @@ def test_cifar10_from_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """The tiny dataset stands in for the real one."""
 
     stand_in = functools.partial(cifar10, spec=tiny.SPEC)
-    monkeypatch.setattr("mlmcgrad.datasets.cifar10", stand_in)
+    monkeypatch.setattr("mlmcgrad.paper.datasets.cifar10", stand_in)
     monkeypatch.setenv("MLMCGRAD_DATA", str(tmp_path / "data"))
     source = tiny.tarball(tmp_path / "t.tar.gz", tiny.files(".bin"))
-    console = Console(file=io.StringIO(), force_terminal=True, width=400)
-    data = run(Data("cifar10", source), console)
+    console = Console(file=io.StringIO(), force_terminal=True, width=400, highlight=False)
+    found = data(DataSettings("cifar10", source), console)
     said = console.file.getvalue()  # type: ignore[attr-defined]
     for piece in (
         str(source),
         str(tmp_path / "data" / "tiny"),
         "(10, 3, 2, 4)",
-        "decoding",
         *tiny.SPEC.sha256.values(),
     ):
         assert piece in said
-    assert data.train.shape == (10, 3, 2, 4)
+    assert found.train.shape == (10, 3, 2, 4)
 
 
 def test_what_is_wrong_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,17 +53,15 @@ def test_what_is_wrong_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str
             == f"mlmcgrad: source is for mnist and cifar10 only, got x for {name}; leave it out\n"
         )
     assert main(["data", "imagenet"]) == 2
-    assert capsys.readouterr().err == (
-        "mlmcgrad: dataset must be one of digits, mnist, cifar10, or a file NAME.npz, got "
-        "'imagenet'\n"
-    )
+    said = "dataset imagenet does not exist; name digits, mnist, cifar10 or a file NAME.npz"
+    assert capsys.readouterr().err == f"mlmcgrad: {said}\n"
 
 
 def test_mnist_from_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stand_in = functools.partial(mnist, spec=tiny_mnist.SPEC)
-    monkeypatch.setattr("mlmcgrad.datasets.mnist", stand_in)
+    monkeypatch.setattr("mlmcgrad.paper.datasets.mnist", stand_in)
     monkeypatch.setenv("MLMCGRAD_DATA", str(tmp_path / "data"))
     source = tiny.folder(tmp_path / "files", tiny_mnist.files())
     assert main(["data", "mnist", "--source", str(source)]) == 0
@@ -83,4 +80,6 @@ def test_a_file_of_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "mine.npz" in said
     assert "(50, 1, 28, 28), uint8, values 0 to 255" in said
     assert main(["data", str(tmp_path / "other.npz")]) == 2
-    assert "other.npz does not exist; name a file .npz" in capsys.readouterr().err
+    assert (
+        "other.npz does not exist; name digits, mnist, cifar10 or a file" in capsys.readouterr().err
+    )

@@ -1,18 +1,22 @@
 """`mlmcgrad fit`: a table on the terminal, files in a folder."""
 
+import io
 import json
 import shutil
 import signal
+import warnings
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from mlmcgrad import mixed
-from mlmcgrad.cli import main
-from mlmcgrad.mixed.result import Step
-from mlmcgrad.runs.signals import Stopped
-from tests.mixed.test_published import SEEDS
+from mlmcgrad.cli import commands, main
+from mlmcgrad.mixed.result import Fit, FitStep
+from mlmcgrad.paper.runs.process import Stopped
+from tests.mixed.test_fit_published import SEEDS
 
 FORMULA = "germinated | trials(n) ~ extract + (1 | plate)"
 LINE = ["fit", str(SEEDS), FORMULA, "--family", "binomial"]
@@ -85,7 +89,7 @@ def test_an_interrupted_fit_is_shown_and_written(
     original = mixed.fit
 
     def interrupted(*arguments: object, **options: object) -> object:
-        def stop(step: Step) -> None:
+        def stop(step: FitStep) -> None:
             if step.iteration == 3:
                 raise Stopped(signal.SIGTERM, "stopped")
 
@@ -103,3 +107,56 @@ def test_the_csv_may_have_any_name(tmp_path: Path, capsys: pytest.CaptureFixture
     shutil.copy(SEEDS, path)
     assert main(["fit", str(path), *LINE[2:]]) == 0
     assert "21 groups of plate" in capsys.readouterr().out
+
+
+HOSTILE = [
+    "/about", "[bold]", "[/bold]", "$g_$0", "$\\undefined{", '=HYPERLINK("http://x","y")', "-5",
+    "@SUM(1)", "\x1b]0;owned\x07", "two\nlines", "<script>", "{task}", "%(s)s", "\\frac", "+1-1",
+]  # fmt: skip
+
+
+def _hostile(folder: Path) -> Path:
+    random = np.random.default_rng(0)
+    group = np.repeat(HOSTILE, 8)
+    data = pd.DataFrame({"g$_$ [/b]": group, "y": random.integers(0, 2, len(group))})
+    data["[/x]\x1b[2J"] = random.choice(HOSTILE[:5], len(group))
+    path = folder / "data.csv"
+    data.to_csv(path, index=False)
+    return path
+
+
+def test_text_of_users_is_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No markup on a terminal, no formulas in figures and spreadsheets, no codes of terminals."""
+    shown, path, out = io.StringIO(), _hostile(tmp_path), tmp_path / "fit"
+
+    terminal = partial(
+        commands.LastingConsole, file=shown, force_terminal=True, color_system=None, width=200
+    )
+    monkeypatch.setattr(commands, "LastingConsole", terminal)
+    formula = "y ~ `[/x]\x1b[2J` + (1 | `g$_$ [/b]`)"
+    line = ["fit", str(path), formula, "--family", "bernoulli", "--iterations", "4"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # glyphs that the font of figures lacks
+        assert main([*line, "--out", str(out)]) == 0
+    assert "[/x]\\x1b[2J[[/bold]]" in shown.getvalue()
+    written = (out / "table.txt").read_text(encoding="utf-8")
+    assert "\x1b[2J" not in shown.getvalue() + written
+    loaded = mixed.load(out / "fit.json")
+    assert set(loaded.factors[0].groups) == set(HOSTILE)
+    text = (out / "random_effects.csv").read_text(encoding="utf-8")
+    assert "\x1b" not in text
+    groups = pd.read_csv(out / "random_effects.csv", dtype=str)["group"].tolist()
+    assert not [group for group in groups if group[0] in "=+@"]
+    assert {"-5", "/about", "'@SUM(1)", "two\\nlines"} <= set(groups)
+    assert (out / "fit.svg").stat().st_size > 10_000
+
+
+def test_results_are_written_before_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: Fit) -> None:
+        raise ValueError("no figure")
+
+    monkeypatch.setattr(Fit, "plot", broken)
+    assert main([*LINE, "--out", str(tmp_path)]) == 2
+    assert {"fit.json", "table.txt", "random_effects.csv"} <= {p.name for p in tmp_path.iterdir()}

@@ -1,8 +1,8 @@
 """`mlmcgrad train`: what it prints, what it refuses, and how it stops."""
 
+import os
 import signal
-import subprocess
-import sys
+import threading
 import time
 from pathlib import Path
 
@@ -11,30 +11,26 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from mlmcgrad.cli import main
-from mlmcgrad.runs import checkpoint
-from tests.training import tiny
+from mlmcgrad.paper.training import loop
+from tests.paper.training import tiny
 
 
-def test_sigterm_to_the_command(tmp_path: Path) -> None:
-    code = "import sys; from mlmcgrad.cli import main; sys.exit(main())"
+def test_sigterm_to_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
-    arguments = ["train", "--iterations", "100000", "--out", str(out), "--log-every", "1"]
-    child = subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
     metrics = out / "metrics.jsonl"
-    deadline = time.monotonic() + 60.0
-    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    child.send_signal(signal.SIGTERM)
-    _, errors = child.communicate(timeout=60.0)
-    assert child.returncode == 143, errors
+
+    def stop() -> None:
+        while not (metrics.exists() and metrics.stat().st_size):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
+    arguments = ["train", "--iterations", "100000", "--out", str(out), "--log-every", "1"]
+    assert main(arguments) == 143
+    errors = capsys.readouterr().err
     assert "SIGTERM: stopped after iteration" in errors
     assert "--resume" in errors
-    state = checkpoint.latest(out)
+    state = loop.latest_checkpoint(out)
     assert state is not None
     assert state["iteration"] == tiny.metrics(out)[-1]["iteration"] >= 1
     assert state["settings"]["batch_size"] == 50

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mlmcgrad.diagnostics.predicted import combinations
+from mlmcgrad.diagnostics._plan import combinations
 from mlmcgrad.estimators import Estimator
 
 Array = NDArray[np.float64]

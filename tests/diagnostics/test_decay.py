@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from mlmcgrad.diagnostics.decay import Decay, average_variance
-from mlmcgrad.diagnostics.pilot import Pilot, pilot
-from mlmcgrad.diagnostics.prefixes import Group
+from mlmcgrad.diagnostics._decay import Decay, average_variance
+from mlmcgrad.diagnostics._pilot import Group, Pilot, Simulator, run_pilot
 from tests.diagnostics.planned import finite, importance
 
 
@@ -27,7 +26,7 @@ def autoregressive(time: float, highest: int, count: int = 4000) -> Pilot:
         sums = np.cumsum(np.stack(steps, 1), 1)
         h = np.stack([sums[:, 2**level - 1] / 2**level for level in range(j + 1)], 1)
         groups.append(Group(torch.from_numpy(h[:, :, None]), 2.0**j, 1.0))
-    return Pilot(tuple(groups), 0, 1.0, nested=False)
+    return Pilot(tuple(groups), 0, nested=False)
 
 
 @pytest.mark.parametrize("time", [1.0, 5.0])
@@ -78,19 +77,19 @@ def test_independent_levels_would_be_seen() -> None:
 def test_a_slow_chain_is_not_taken_for_a_fast_one() -> None:
     known = finite(20, 2)  # forgets in 54 steps, and has fast modes too
     rng = torch.Generator().manual_seed(0)
-    found = Decay(pilot(known.gradient, known.x0, evaluations=1e4, generator=rng))
+    found = Decay(run_pilot(Simulator(known.gradient, known.x0, (), rng), 1e4))
     assert found.time > 15.0
     assert not found.long_enough
     fast = finite(6, 1)
-    quick = Decay(pilot(fast.gradient, fast.x0, evaluations=5e4, generator=rng))
+    quick = Decay(run_pilot(Simulator(fast.gradient, fast.x0, (), rng), 5e4))
     assert quick.time < 4.0
     assert quick.long_enough
-    assert quick.mixes
+    assert quick.approach.slow < 0.5
 
 
 def test_a_constant_has_no_variance() -> None:
     x = torch.ones(20, 1, 1, dtype=torch.float64)
-    found = Decay(Pilot((Group(x, 1.0, 1.0),), 20, 1.0, nested=False))
+    found = Decay(Pilot((Group(x, 1.0, 1.0),), 20, nested=False))
     assert found.time == 0.1
     assert float(found.covariance(3).abs().max()) == 0.0
 
@@ -98,8 +97,8 @@ def test_a_constant_has_no_variance() -> None:
 def test_importance_sampling_beyond_the_pilot() -> None:
     gradient, y = importance()
     rng = torch.Generator().manual_seed(2)
-    short = Decay(pilot(gradient, None, y, evaluations=5e4, generator=rng, longest=2**4))
-    long = Decay(pilot(gradient, None, y, evaluations=2e6, generator=rng, longest=2**8))
+    short = Decay(run_pilot(Simulator(gradient, None, (y,), rng), 5e4, longest=2**4))
+    long = Decay(run_pilot(Simulator(gradient, None, (y,), rng), 2e6, longest=2**8))
     assert (short.highest, long.highest) == (4, 8)
     mine, true = short.covariance(7), long.covariance(7)
     assert float(mine.sum()) == pytest.approx(float(true.sum()), rel=0.3)
@@ -110,7 +109,7 @@ def test_importance_sampling_beyond_the_pilot() -> None:
 def test_products_go_on_by_halves() -> None:
     known = finite(6, 1)
     rng = torch.Generator().manual_seed(0)
-    found = Decay(pilot(known.gradient, known.x0, evaluations=1e4, generator=rng))
+    found = Decay(run_pilot(Simulator(known.gradient, known.x0, (), rng), 1e4))
     top = found.highest
     products = found.products(top + 2)
     assert torch.allclose(products[: top + 1, : top + 1], found.pilot.products(top))
@@ -125,7 +124,7 @@ def _normal(mean: float, counts: tuple[int, ...], rows: int = 1) -> Decay:
         Group(mean + torch.randn(count, j + 1, 2, dtype=torch.float64, generator=rng), 2.0**j, 1.0)
         for j, count in enumerate(counts)
     )
-    return Decay(Pilot(groups, 0, 1.0, nested=False, rows=rows))
+    return Decay(Pilot(groups, 0, nested=False, rows=rows))
 
 
 def test_the_way_to_go_is_known_as_far_as_it_is_not_noise() -> None:
@@ -143,9 +142,7 @@ def test_a_way_to_go_within_its_noise_is_none() -> None:
     corners = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]).double()
     x = 0.085 + corners.repeat(50, 1)
     differing = torch.stack([corners[[1, 3, 0, 2]].repeat(50, 1) + 0.085, x], 1)
-    near = Decay(
-        Pilot((Group(x[:, None], 1.0, 1.0), Group(differing, 2.0, 1.0)), 0, 1.0, nested=False)
-    )
+    near = Decay(Pilot((Group(x[:, None], 1.0, 1.0), Group(differing, 2.0, 1.0)), 0, nested=False))
     assert near.mean_square(1) == pytest.approx(2.0 * 0.085**2 - 0.01, rel=0.02)
     # √((4 · 0.0045 · 0.01 + 2 · 0.01²) / 2) = 0.014
     assert near.left(1) == 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import Tensor
 
 import mlmcgrad as mg
 from mlmcgrad import problems
-from mlmcgrad.diagnostics import export, to_arviz, to_dict
+from mlmcgrad.diagnostics import _export, to_arviz, to_dict
 from mlmcgrad.kernels import MALA, RWMH, Finite, FromStep, Gibbs
 from tests.chains import rng
 
@@ -22,7 +21,7 @@ ESTIMATORS = [
     mg.MLMC(2),
     mg.MLMC(mg.schedules.power(4.0, 0.5), assignment="balanced", base=2),
     mg.MLMCSum(64),
-    mg.MLMCSum(math.inf, continuation=0.4),
+    mg.MLMCSum(32, continuation=0.4),
     mg.Average(7),
     mg.Average(1500, burn_in=40),  # more than one block
 ]
@@ -162,28 +161,26 @@ def test_half_precision_becomes_single() -> None:
 def test_refuses_what_cannot_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, loss, x0, _ = _case("RWMH")
     gradient = mg.MarkovGradient(kernel, loss, mg.MLMC(8))
-    with pytest.raises(ValueError, match="burn_in must come with length, got burn_in = 3 alone"):
+    with pytest.raises(ValueError, match="burn_in must be 0 without length, got 3"):
         to_dict(gradient, x0, burn_in=3, generator=rng())
     with pytest.raises(ValueError, match=r"burn_in must be an integer ≥ 0, got 2.5"):
         to_dict(gradient, x0, length=4, burn_in=2.5, generator=rng())  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"names\['b'\] must be an integer ≥ 1, got 0"):
-        to_dict(gradient, x0, length=4, generator=rng(), names={"a": (3,), "b": (0,)})
     for wrong in (0, 2.5):
         with pytest.raises(ValueError, match=f"length must be an integer ≥ 1, got {wrong}"):
             to_dict(gradient, x0, length=wrong, generator=rng())  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"names must have shapes of 3 numbers in all.*got 2 in"):
+    with pytest.raises(
+        ValueError, match=r"names must have shapes with 3 numbers in total.*got 2 in"
+    ):
         to_dict(gradient, x0, length=4, generator=rng(), names={"a": (2,)})
-    with pytest.raises(ValueError, match="names must not contain 'draw'"):
-        to_dict(gradient, x0, length=4, generator=rng(), names="draw")
     with pytest.raises(TypeError, match="generator must be a torch"):
         to_dict(gradient, x0, length=4, generator=None)  # type: ignore[arg-type]
     model = problems.linear_gaussian()
     other = mg.MarkovGradient(model.kernel(4), model.loss, mg.MLMC(8))
     with pytest.raises(TypeError, match=r"must have a kernel that moves chains.*got ISIR"):
         to_dict(other, None, model.data, length=4, generator=rng())
-    monkeypatch.setattr(export, "_NUMBERS", 6 * 4 * 3)
+    monkeypatch.setattr(_export, "_NUMBERS", 6 * 4 * 3)
     to_dict(gradient, x0, length=4, generator=rng())
-    with pytest.raises(ValueError, match=r"6 of 5 draws have 90 numbers, beyond 72"):
+    with pytest.raises(ValueError, match=r"6 chains of 5 draws have 90 numbers, more than 72"):
         to_dict(gradient, x0, length=5, generator=rng())
 
 
@@ -193,4 +190,4 @@ def test_a_missing_package_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPa
     remedy = r"needs the package arviz_base; pip install 'mlmcgrad\[arviz\]'"
     with pytest.raises(ModuleNotFoundError, match=remedy):
         to_arviz(gradient, torch.zeros(2, dtype=torch.int64), length=4, generator=rng())
-    assert not hasattr(export, "DataTree")  # of xarray, which may be missing too
+    assert not hasattr(_export, "DataTree")  # of xarray, which may be missing too

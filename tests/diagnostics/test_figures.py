@@ -10,10 +10,9 @@ import pytest
 import mlmcgrad as mg
 from mlmcgrad import problems
 from mlmcgrad.diagnostics import Comparison
-from mlmcgrad.diagnostics.choice import describe
-from mlmcgrad.diagnostics.planning import plan
+from mlmcgrad.diagnostics._plan import describe, plan
 from tests.chains import rng
-from tests.diagnostics.test_comparison import contender
+from tests.diagnostics.test_compare_result import contender
 
 pytest.importorskip("matplotlib")
 
@@ -30,9 +29,13 @@ FOUND = Comparison(
 
 def test_lines_of_a_comparison() -> None:
     (axes,) = FOUND.plot().axes
-    lines = {str(line.get_label()).split(":")[0]: line for line in axes.get_lines()}
-    for row in FOUND.rows:
-        x, y = lines[row.name].get_data()
+    lines = [line for line in axes.get_lines() if not str(line.get_label()).startswith("_")]
+    legend = axes.get_legend()
+    assert legend is not None
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert texts == [f"{row.name}: {row.method}" for row in FOUND.rows]
+    for row, line in zip(FOUND.rows, lines, strict=True):
+        x, y = line.get_data()
         assert np.min(x) >= row.cost
         values = [row.error(float(b)).value for b in np.asarray(x)]
         assert np.allclose(np.asarray(y), values, rtol=1e-12)
@@ -74,6 +77,17 @@ def test_they_can_be_saved(form: str) -> None:
         buffer = io.BytesIO()
         figure.savefig(buffer, format=form, dpi=20)
         assert len(buffer.getvalue()) > 1000
+
+
+@pytest.mark.parametrize("name", ["$g_$0", "_hidden", r"a $\frac$ b", "<b>"])
+def test_names_are_drawn_as_they_are(name: str) -> None:
+    """The planted bug: as labels they are formulas to matplotlib, or hidden."""
+    rows = contender(name, 4.0, 10.0, 1.0), contender("other", 1.0, 310.0, 1.0)
+    figure = Comparison(rows, (1e0, 1e3), "the truth").plot()
+    figure.savefig(io.BytesIO(), dpi=20)
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    assert [text.get_text().split(":")[0] for text in legend.get_texts()] == [name, "other"]
 
 
 def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import mlmcgrad as mg
-from mlmcgrad.diagnostics.pilot import FEWEST, Pilot, pilot
-from mlmcgrad.diagnostics.prefixes import Group
+from mlmcgrad.diagnostics._pilot import FEWEST, Group, Pilot, Simulator, run_pilot
 from tests.diagnostics.exact import Exact
 from tests.diagnostics.planned import finite, importance
 
@@ -21,7 +20,7 @@ Z = 5.5
 def measured(evaluations: float = 2e5, seed: int = 0) -> tuple[Pilot, Exact]:
     known = finite(6, 1)
     rng = torch.Generator().manual_seed(seed)
-    return pilot(known.gradient, known.x0, evaluations=evaluations, generator=rng), known.exact
+    return run_pilot(Simulator(known.gradient, known.x0, (), rng), evaluations), known.exact
 
 
 def _covariance(exact: Exact, level: int) -> torch.Tensor:
@@ -91,7 +90,7 @@ def test_importance_sampling_is_one_set_of_draws_in_groups() -> None:
     """E[H^{(p)}] does not depend on the length of the simulation that it is taken from."""
     gradient, y = importance()
     rng = torch.Generator().manual_seed(3)
-    found = pilot(gradient, None, y, evaluations=4e5, generator=rng)
+    found = run_pilot(Simulator(gradient, None, (y,), rng), 4e5)
     assert found.nested
     assert not found.paired
     for level in range(3):
@@ -114,7 +113,7 @@ def test_rows_are_paired_so_that_their_differences_are_no_noise() -> None:
     gradient = mg.MarkovGradient(kernel, lambda x, _: x @ theta, mg.MLMC(2), parameters=[theta])
     centres = torch.tensor([[-100.0], [0.0], [100.0]], dtype=torch.float64)
     rng = torch.Generator().manual_seed(4)
-    found = pilot(gradient, centres, centres, evaluations=2e4, generator=rng)
+    found = run_pilot(Simulator(gradient, centres, (centres,), rng), 2e4)
     assert found.paired
     variance = float(found.covariance(0)[0, 0])
     assert abs(variance - 1.0) < Z * math.sqrt(4.0 / found.count(0))
@@ -127,9 +126,9 @@ def test_rows_are_paired_so_that_their_differences_are_no_noise() -> None:
 def test_kurtosis_of_rare_large_values() -> None:
     x = torch.zeros(1000, 1, 1, dtype=torch.float64)
     x[0] = 1.0
-    found = Pilot((Group(x, 1.0, 1.0),), 1000, 1.0, nested=False)
+    found = Pilot((Group(x, 1.0, 1.0),), 1000, nested=False)
     assert found.kurtosis == pytest.approx(1000.0, rel=0.01)
-    constant = Pilot((Group(0.0 * x, 1.0, 1.0),), 1000, 1.0, nested=False)
+    constant = Pilot((Group(0.0 * x, 1.0, 1.0),), 1000, nested=False)
     assert constant.kurtosis == 3.0
 
 
@@ -141,7 +140,7 @@ def _rows(centres: torch.Tensor, evaluations: float, seed: int) -> Pilot:
     )
     gradient = mg.MarkovGradient(kernel, lambda x, _: x @ theta, mg.MLMC(2), parameters=[theta])
     rng = torch.Generator().manual_seed(seed)
-    return pilot(gradient, centres, centres, evaluations=evaluations, generator=rng)
+    return run_pilot(Simulator(gradient, centres, (centres,), rng), evaluations)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 40])

@@ -16,7 +16,7 @@ import torch
 from mlmcgrad import distributed
 
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload([__name__, "tests.training.tiny"])
+SERVER.set_forkserver_preload([__name__, "tests.paper.training.tiny"])
 SECONDS = 60.0
 
 

@@ -1,24 +1,32 @@
-"""The script of docs/several-processes.md, as a user starts it."""
+"""The script of docs/several-processes.md, with one process and with two."""
 
+import contextlib
+import io
 import re
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
+
+from tests.distributed.processes import together
 
 PAGE = Path(__file__).parents[2] / "docs" / "several-processes.md"
 
 
-def test_the_script_of_the_page_prints_the_same_with_two_processes(tmp_path: Path) -> None:
+def printed(script: str) -> list[list[str]]:
+    """The words of each line that a script prints."""
+    output = io.StringIO()
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    with contextlib.redirect_stdout(output):
+        exec(script, namespace)
+    return [line.split() for line in output.getvalue().splitlines()]
+
+
+def test_the_script_of_the_page_prints_the_same_with_two_processes() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    script = tmp_path / "script.py"
-    script.write_text("\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)))
+    script = "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
     (shown,) = re.findall(r"```text\n(.*?)```", text, flags=re.DOTALL)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [sys.executable, *launcher, str(script)], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    chains, norm = (line.split() for line in done.stdout.splitlines())
     expected = [line.split() for line in shown.splitlines()]
-    assert chains == expected[0]
-    assert abs(float(norm[-1]) - float(expected[1][-1])) < 1e-4  # another processor rounds too
+    first, second = together(2, printed, script)
+    assert second == []
+    for chains, norm in (first, printed(script)):
+        assert chains == expected[0]
+        assert abs(float(norm[-1]) - float(expected[1][-1])) < 1e-4  # another processor rounds too

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from torch import Tensor
 
 import mlmcgrad as mg
 from mlmcgrad import distributed
-from mlmcgrad.distributed.shards import Part, Shards, drawing, planning
+from mlmcgrad.backward import Estimate
+from mlmcgrad.distributed.shards import ShardGradient, Shards, lengths_generator, shard_generator
+from mlmcgrad.kernels.base import Outcome
 from mlmcgrad.store import Remembered
 from tests.distributed.processes import message, together
 
@@ -84,13 +87,13 @@ def test_any_number_of_processes(size: int) -> None:
 def from_parts(mean: bool, weighted: bool = True, one_seed: bool = False) -> Tensor:
     """The same gradient by hand, from `MarkovGradient.gradient` of each shard."""
     mine, state, shift = sharded(torch.float64, reduction="mean" if mean else "sum")
-    plan = mine.gradient.plan(state, (shift,), 1, planning(3, 1))
+    plan = mine.gradient.draw_lengths(state, (shift,), 1, lengths_generator(3, 1))
     total = torch.zeros(65, dtype=torch.float64)
     shards = Shards.of(plan, SHARDS)
     for shard, rows in enumerate(shards.rows):
-        generator = drawing(3, 1, 0 if one_seed else shard, torch.device("cpu"))
+        generator = shard_generator(3, 1, 0 if one_seed else shard, torch.device("cpu"))
         tensors, _ = mine.gradient.gradient(
-            state[rows], shift[rows], generator=generator, plan=shards.plans[shard]
+            state[rows], shift[rows], generator=generator, lengths=shards.lengths[shard]
         )
         share = len(rows) / CHAINS if weighted else 1.0 / SHARDS
         total = total + torch.cat([t.flatten() for t in tensors]) * (share if mean else 1.0)
@@ -115,20 +118,23 @@ def test_shards_that_draw_the_same_would_be_seen() -> None:
 
 def test_the_order_of_the_shards_decides_no_digit() -> None:
     """A batch of 50, and 10⁴ float32: the same bits in any order of the sums."""
-    plan = mg.MLMC(16, assignment="balanced").plan(50, None, torch.Generator().manual_seed(0))
+    plan = mg.MLMC(16, assignment="balanced").draw(50, None, torch.Generator().manual_seed(0))
     shards = Shards.of(plan, SHARDS)
     sizes = list(map(len, shards.rows))
     assert len(set(sizes)) > 1
     weights = torch.randn(SHARDS, 10_000, generator=torch.Generator().manual_seed(1))
+    none = Outcome(torch.zeros(0), evaluations=0, accepted=0.0, invalid=0)
+    estimate = Estimate.of(plan, none, value=0.0, loss_evaluations=0, parameters=())
     parameter, found = torch.zeros(10_000), list[Tensor]()
     for order in itertools.permutations(range(SHARDS)):
-        same = Shards(tuple(shards.rows[i] for i in order), tuple(shards.plans[i] for i in order))
+        same = Shards(
+            plan, tuple(shards.rows[i] for i in order), tuple(shards.lengths[i] for i in order)
+        )
 
-        def part(number: int, order: tuple[int, ...] = order) -> Part:
-            return Part((weights[order[number]],), (0.0,), torch.zeros(0))
+        def part(number: int, order: tuple[int, ...] = order) -> ShardGradient:
+            return (weights[order[number]],), estimate, ()
 
-        parts = ((number, part(number)) for number in range(SHARDS))
-        found += same.compute(parts, [parameter], numbers=1, last=False).gradients
+        found += same.compute(part, [parameter], last=False)[0]
     assert all(torch.equal(gradient, found[0]) for gradient in found)
     shares = torch.tensor(sizes, dtype=torch.float64) / 50
     torch.testing.assert_close(found[0].double(), shares @ weights.double(), rtol=1e-6, atol=1e-7)
@@ -141,9 +147,9 @@ def test_the_order_of_the_shards_decides_no_digit() -> None:
 def test_one_shard_is_the_plain_gradient() -> None:
     mine, state, shift = sharded(torch.float64, shards=1)
     estimate = mine.backward(state, shift, n=7)
-    plan = mine.gradient.plan(state, (shift,), 7, planning(3, 7))
-    generator = drawing(3, 7, 0, torch.device("cpu"))
-    tensors, plain = mine.gradient.gradient(state, shift, generator=generator, plan=plan)
+    plan = mine.gradient.draw_lengths(state, (shift,), 7, lengths_generator(3, 7))
+    generator = shard_generator(3, 7, 0, torch.device("cpu"))
+    tensors, plain = mine.gradient.gradient(state, shift, generator=generator, lengths=plan)
     assert all(torch.equal(p.grad, t) for p, t in zip(estimate.parameters, tensors, strict=True))
     assert torch.equal(estimate.last, plain.last)
     assert estimate.value == plain.value
@@ -160,15 +166,15 @@ def test_iterations_and_seeds_differ() -> None:
 
 
 def test_the_gradient_has_the_expectation_of_the_plain_one() -> None:
-    """A finite chain, 400 iterations: the mean is within 5 standard errors of H^(8), exactly."""
+    """A finite chain, 100 iterations: the mean is within 5 standard errors of H^(8), exactly."""
     matrix = torch.tensor([[0.9, 0.1], [0.4, 0.6]], dtype=torch.float64)
     theta = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     gradient = mg.MarkovGradient(
         mg.kernels.Finite(matrix), lambda x: theta[x], mg.MLMC(8), parameters=[theta]
     )
-    mine, start = distributed.Sharded(gradient, shards=3), torch.zeros(300, dtype=torch.int64)
+    mine, start = distributed.Sharded(gradient, shards=3), torch.zeros(1200, dtype=torch.int64)
     draws = []
-    for n in range(1, 401):
+    for n in range(1, 101):
         theta.grad = torch.zeros_like(theta)
         mine.backward(start, n=n)
         draws.append(theta.grad[0])
@@ -214,7 +220,20 @@ def refusals() -> list[str]:
         message(lambda: few.backward(start, shift, n=1)),
         message(lambda: _unfinite(nan, start, shift)),
         message(lambda: nan.backward(start, broken, n=1)),
+        *(_steps_apart(rank, by_seed) for by_seed in (False, True)),
     ]
+
+
+def _steps_apart(rank: int, by_seed: bool) -> str:
+    """In the second call the processes have other iterations, or other seeds: `.grad` stays."""
+    mine, start, shift = sharded(torch.float32)
+    mine.backward(start, shift, n=1)
+    before = [p.grad.clone() for p in mine.gradient.parameters]
+    mine.seed += rank if by_seed else 0
+    said = message(lambda: mine.backward(start, shift, n=2 if by_seed else 2 + rank))
+    same = zip(before, mine.gradient.parameters, strict=True)
+    assert all(torch.equal(grad, p.grad) for grad, p in same)
+    return said
 
 
 def _unfinite(mine: Any, start: Tensor, shift: Tensor) -> None:
@@ -238,9 +257,12 @@ def test_what_processes_must_have_in_common() -> None:
     assert second[:3] == first[:3]
     assert "x0 or context of rank 1 differs from that of rank 0; every process" in first[1]
     assert "shards must be ≥ 2, the number of processes, got 1; start fewer" in first[2]
-    assert first[3] == "FloatingPointError: it is in another process, whose message says what"
+    assert first[3] == "FloatingPointError: another process reports the reason"
     assert second[3].startswith("FloatingPointError: ")
     assert second[3] != first[3]
+    apart = "ValueError: n, seed or lengths of rank 1 differs from that of rank 0; every process"
+    assert all(said.startswith(apart) for said in [*first[5:], *second[5:]])
+    assert len(first[5:]) == 2
 
 
 def test_parameters_must_be_named() -> None:
@@ -259,6 +281,48 @@ def test_more_shards_than_chains_are_refused() -> None:
 
 def test_a_plan_of_other_chains_is_refused() -> None:
     mine, start, shift = sharded(torch.float64)
-    plan = mine.gradient.plan(start, (shift,), 1, planning(0, 1))
-    with pytest.raises(ValueError, match=r"plan must have a row for each of the 3 chains, got 22"):
-        mine.gradient.gradient(start[:3], shift[:3], generator=planning(0, 1), plan=plan)
+    plan = mine.gradient.draw_lengths(start, (shift,), 1, lengths_generator(0, 1))
+    with pytest.raises(
+        ValueError, match=r"lengths must have a row for each of the 3 chains, got 22"
+    ):
+        mine.gradient.gradient(
+            start[:3], shift[:3], generator=lengths_generator(0, 1), lengths=plan
+        )
+
+
+def killed(rank: int) -> str:
+    """What is said if a process ends while the other waits for it."""
+    mine, start, shift = sharded(torch.float32)
+    if distributed.current().rank == rank:
+
+        def end(*_: Any, **__: Any) -> None:
+            os._exit(1)
+
+        distributed.shards.MarkovGradient.gradient = end  # type: ignore[assignment, attr-defined]
+    return message(lambda: mine.backward(start, shift, n=1))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_ends_is_missed(rank: int) -> None:
+    said = together(2, killed, rank, ended=True)
+    assert isinstance(said[rank], EOFError)
+    assert said[1 - rank].startswith(f"LostError: rank {1 - rank} of 2 stops: another process was")
+
+
+def outside() -> Tensor:
+    """A loss that uses a tensor that was computed from the parameters outside of it."""
+    theta = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    matrix = torch.tensor([[0.9, 0.1], [0.4, 0.6]], dtype=torch.float64)
+    table = theta.exp()
+    gradient = mg.MarkovGradient(
+        mg.kernels.Finite(matrix), lambda x: table[x], mg.MLMC(64), parameters=[theta]
+    )
+    distributed.Sharded(gradient, shards=4).backward(torch.zeros(12, dtype=torch.int64), n=1)
+    assert theta.grad is not None
+    return theta.grad
+
+
+def test_a_graph_outside_of_the_loss_is_there_for_all_shards() -> None:
+    alone = outside()
+    for found in together(2, outside):
+        torch.testing.assert_close(found, alone, rtol=1e-12, atol=0)

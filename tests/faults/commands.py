@@ -14,15 +14,12 @@ import pytest
 from PIL import Image
 
 from mlmcgrad.cli import main
-from mlmcgrad.experiments import plots
-from mlmcgrad.experiments.boltzmann import settings as boltzmann
-from mlmcgrad.experiments.rates import settings as rates
-from mlmcgrad.experiments.reproduce import figures
-from mlmcgrad.experiments.scaling import run as scaling
-from mlmcgrad.runs import checkpoint
-from tests.experiments.reproduce import fabricated
-from tests.mixed.test_published import SEEDS
-from tests.training import tiny
+from mlmcgrad.paper.experiments import boltzmann, plots, rates, scaling
+from mlmcgrad.paper.experiments.reproduce import figures
+from mlmcgrad.paper.training.loop import load_checkpoint
+from tests.mixed.test_fit_published import SEEDS
+from tests.paper.experiments.reproduce import fabricated
+from tests.paper.training import tiny
 
 TRAIN = (
     *("--batch-size", "8", "--nll-samples", "2", "--test-images", "4", "--latent", "2"),
@@ -38,7 +35,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "rates": ("rates", "--preset", "smoke", "--jobs", "1"),
     "reproduce": ("reproduce", "--preset", "smoke", *SMALL),
     "report": ("report",),
-    "plan": ("plan", "--rows", "2", "--evaluations", "100", "--budget", "1e4"),
+    "plan": ("plan", "--rows", "2", "--pilot", "100", "--budget", "1e4"),
     "fit": ("fit", str(SEEDS), "germinated ~ extract + (1 | plate)", "--family", "poisson"),
 }
 RESUMES = ("train", "scaling", "boltzmann", "rates", "reproduce")
@@ -56,12 +53,11 @@ def shortened() -> Iterator[None]:
     """Images without a file, one kernel, few replicas: what a fault does is the same."""
     with pytest.MonkeyPatch.context() as patch:
         source = tiny.source()
-        for module in ("loop", "saved"):
-            patch.setattr(f"mlmcgrad.training.{module}.load", lambda settings: source)
+        patch.setattr("mlmcgrad.paper.training.loop.load", lambda settings: source)
         patch.setattr(scaling, "KERNELS", ("mala",))
-        patch.setitem(scaling.EFFORT, "smoke", {"mala": scaling.Effort(2_000, 50, 5)})
+        patch.setitem(scaling.EFFORT, "smoke", {"mala": scaling.ScalingEffort(2_000, 50, 5)})
         for data in ("bars", "digits"):
-            patch.setitem(boltzmann.EFFORT["smoke"], data, boltzmann.Effort(2, 2, 1, 10))
+            patch.setitem(boltzmann.EFFORT["smoke"], data, boltzmann.BoltzmannEffort(2, 2, 1, 10))
         patch.setitem(rates.EFFORT, "smoke", (40, 8))
         for style in (plots.STYLE, figures._STYLE):
             patch.setitem(style, "savefig.dpi", 10)
@@ -139,7 +135,7 @@ def _whole(path: Path) -> bool:
             with Image.open(path) as picture:
                 picture.load()
         elif path.suffix == ".pt":
-            checkpoint.load(path)
+            load_checkpoint(path)
         elif path.suffix in (".svg", ".html"):
             return path.read_text().rstrip().endswith(f"</{path.suffix[1:]}>")
         else:

@@ -25,15 +25,16 @@ from tests.faults.commands import shortened
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload([__name__])
-AGAIN = 3.0  # seconds between one Ctrl-C and the next
+AGAIN = 10.0  # seconds between one Ctrl-C and the next
 _LIMIT = 8 * 2**30  # bytes of address space: what asks for much more than it needs fails
-for _, _module in commands.COMMANDS.values():
-    import_module(f"mlmcgrad.{_module}")
+for _, _target in commands.COMMANDS.values():
+    import_module(f"mlmcgrad.{_target.partition(':')[0]}")
 for _name in (  # and what they import late
-    "mlmcgrad.experiments.reproduce.forecast",
     "matplotlib.backends.backend_agg",
     "matplotlib.backends.backend_svg",
     "sklearn.datasets",
+    "torch._dynamo",
+    "mlmcgrad.paper.training.loop",
 ):
     import_module(_name)
 
@@ -95,7 +96,7 @@ def _run(
     for number, file in enumerate(files, start=1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     os.environ.update(environment)
-    vars(sys)["modules"]["submitit"] = None  # jobs would outlive the command, as they should
+    vars(sys)["modules"]["distributed"] = None  # no scheduler is waited for
     os.chdir(folder)
     resource.setrlimit(resource.RLIMIT_AS, (_LIMIT, _LIMIT))
     warnings.simplefilter("error")

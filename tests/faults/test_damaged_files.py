@@ -15,12 +15,10 @@ from typing import Any
 
 import pytest
 
-from mlmcgrad.experiments.boltzmann import run as boltzmann
-from mlmcgrad.experiments.rates import run as rates
-from mlmcgrad.experiments.scaling import run as scaling
-from tests.experiments.reproduce import fabricated
+from mlmcgrad.paper.experiments import boltzmann, rates, scaling
 from tests.faults import times
 from tests.faults.commands import MINE, add_mine, call, files, mine, numbers, resume, shortened
+from tests.paper.experiments.reproduce import fabricated
 
 OTHERS: list[Any] = [None, True, -1, 0, 1e308, 10**30, "text", "", [], {}, [1], {"a": {}}]
 
@@ -140,17 +138,17 @@ def _content(folder: Path) -> dict[str, bytes]:
 
 # What takes long to repeat is tried in `make faults` only.
 TRIALS = {
-    "train interrupted": times(40, 1000),
+    "train interrupted": times(20, 1000),
     "train": times(10, 500),
-    "scaling interrupted": times(6, 200),
-    "scaling": times(1, 100),
+    "scaling interrupted": times(2, 200),
+    "scaling": times(0, 100),
     "boltzmann interrupted": times(0, 100),
     "boltzmann": times(0, 50),
     "rates interrupted": times(0, 100),
     "rates": times(0, 50),
     "reproduce": times(0, 60),
-    "report": times(3, 200),
-    "plan": times(3, 100),
+    "report": times(1, 200),
+    "plan": times(1, 100),
     "bound": times(2, 50),
     "demo": times(0, 20),
 }

@@ -7,6 +7,7 @@ from tests.faults import times
 
 SCRIPT = """
 import torch, mlmcgrad as mg
+from mlmcgrad.paper.experiments.accuracy import accuracy
 torch.set_num_threads(1)
 for problem in (mg.problems.finite_chain(), mg.problems.skewed()):
     kernel = problem.kernel() if hasattr(problem, "kernel") else mg.kernels.MALA(
@@ -15,11 +16,11 @@ for problem in (mg.problems.finite_chain(), mg.problems.skewed()):
     gradient = mg.MarkovGradient(
         kernel, problem.loss, mg.MLMC(8), parameters=problem.parameters
     )
-    result = mg.diagnostics.accuracy(
-        gradient, problem, problem.start(8), ladder=[2, 4, 8], replicates=2000,
+    result = accuracy(
+        gradient, problem.start(8), reference=problem, ladder=[2, 4, 8], replicates=200,
         generator=torch.Generator().manual_seed(0),
     )
-    print(result.rows, result.second_moment())
+    print(result.rows, result.fit("second_moment"))
 """
 
 

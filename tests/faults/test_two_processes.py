@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from mlmcgrad.runs.lock import LOCK, locked
+from mlmcgrad.paper.runs.folder import LOCK, locked
 from tests.faults.commands import COMMANDS, add_mine, call, files, needed, resume, shortened
 
 HELD = """
 import sys
 from mlmcgrad.cli import main
-from mlmcgrad.experiments.bound import run
+from mlmcgrad.paper.experiments import bound
 
 def draw(folder, findings):
     print("drawing", flush=True)
     sys.stdin.readline()
     return folder / "bound.png"
 
-run.draw = draw
+bound.draw = draw
 sys.exit(main(["bound", "--preset", "smoke", "--out", sys.argv[1]]))
 """
 
@@ -52,7 +52,8 @@ def test_two_real_processes(tmp_path: Path) -> None:
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as first:
         assert first.stdout is not None
-        assert first.stdout.readline() == "drawing\n"
+        while first.stdout.readline() != "drawing\n":  # after the results
+            assert first.poll() is None
         before = {name: path.read_bytes() for name, path in files(tmp_path).items()}
         for more in ((), ("--force",)):
             code, said = call("bound", tmp_path, *more)

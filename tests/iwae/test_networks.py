@@ -3,8 +3,17 @@ from itertools import pairwise
 import pytest
 import torch
 
-from mlmcgrad.iwae.likelihoods import Bernoulli, DiscretizedLogistic, Likelihood
-from mlmcgrad.iwae.networks import CIFAR10, DIGITS, MNIST, LatentModel, Sizes, upsample
+from mlmcgrad.iwae.networks import (
+    CIFAR10,
+    DIGITS,
+    MNIST,
+    BernoulliLikelihood,
+    DiscretizedLogisticLikelihood,
+    LatentModel,
+    PixelLikelihood,
+    Sizes,
+    upsample,
+)
 from tests.chains import rng
 
 MIXED = Sizes((1, 8, 8), latent=4, channels=(8,), hidden=(20, 10))
@@ -18,8 +27,8 @@ WIDE = Sizes((2, 8, 12), latent=1, channels=(3, 5), hidden=(6,))
     [DIGITS, MNIST, CIFAR10, MIXED, WIDE],
     ids=["digits", "mnist", "cifar10", "mixed", "wide"],
 )
-@pytest.mark.parametrize("likelihood", [Bernoulli(), DiscretizedLogistic()])
-def test_shapes(sizes: Sizes, likelihood: Likelihood) -> None:
+@pytest.mark.parametrize("likelihood", [BernoulliLikelihood(), DiscretizedLogisticLikelihood()])
+def test_shapes(sizes: Sizes, likelihood: PixelLikelihood) -> None:
     model = LatentModel(sizes, likelihood, rng())
     y = torch.rand(3, *sizes.shape, generator=rng(1))
     mean, log_scale = model.encoder(y)
@@ -39,7 +48,7 @@ def test_log_q_is_the_normal_density() -> None:
 
 def test_log_joint_is_the_normal_prior_times_the_likelihood() -> None:
     """Constants included: without them every NLL would be off by the same number of nats."""
-    model = LatentModel(DIGITS, Bernoulli(), rng())
+    model = LatentModel(DIGITS, BernoulliLikelihood(), rng())
     z, y = torch.randn(4, 16, generator=rng(1)), torch.rand(4, 1, 8, 8, generator=rng(2)).round()
     pixels = torch.distributions.Bernoulli(logits=model.decoder(z)).log_prob(y)
     expected = torch.distributions.Normal(0.0, 1.0).log_prob(z).sum(1) + pixels.flatten(1).sum(1)
@@ -47,7 +56,7 @@ def test_log_joint_is_the_normal_prior_times_the_likelihood() -> None:
 
 
 def test_log_weight_is_the_joint_over_the_proposal() -> None:
-    model = LatentModel(DIGITS, Bernoulli(), rng())
+    model = LatentModel(DIGITS, BernoulliLikelihood(), rng())
     z, y = torch.randn(4, 16, generator=rng(1)), torch.rand(4, 1, 8, 8, generator=rng(2)).round()
     mean, log_scale = model.encoder(y)
     ratio = model.log_joint(z, y) - model.log_q(z, mean, log_scale)
@@ -73,7 +82,7 @@ def test_upsampling_is_the_transposed_convolution(channels: int) -> None:
 
 def test_parameters_come_from_the_generator_alone() -> None:
     state = torch.get_rng_state()
-    first, second = (LatentModel(DIGITS, Bernoulli(), rng(4)) for _ in range(2))
+    first, second = (LatentModel(DIGITS, BernoulliLikelihood(), rng(4)) for _ in range(2))
     assert torch.equal(torch.get_rng_state(), state)
     for a, b in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -101,7 +110,7 @@ def test_sizes_of_the_published_networks() -> None:
         return sum((a + 1) * b for a, b in pairwise(widths))
 
     def count(sizes: Sizes) -> int:
-        model = LatentModel(sizes, Bernoulli(), rng())
+        model = LatentModel(sizes, BernoulliLikelihood(), rng())
         return sum(parameter.numel() for parameter in model.parameters())
 
     assert count(DIGITS) == dense(64, 200, 32) + dense(16, 200, 64)
@@ -113,7 +122,7 @@ def test_sizes_of_the_published_networks() -> None:
 
 
 def test_scales_stay_where_weights_are_finite() -> None:
-    model = LatentModel(DIGITS, Bernoulli(), rng())
+    model = LatentModel(DIGITS, BernoulliLikelihood(), rng())
     with torch.no_grad():
         for parameter in model.encoder.parameters():
             parameter.mul_(1e4)
@@ -123,7 +132,7 @@ def test_scales_stay_where_weights_are_finite() -> None:
 
 def test_weights_have_the_variance_of_their_inputs() -> None:
     """Uniform in ±√(3/fan-in); a pixel of a transposed convolution sees a quarter of its kernel."""
-    model = LatentModel(CIFAR10, Bernoulli(), rng())
+    model = LatentModel(CIFAR10, BernoulliLikelihood(), rng())
     seen = 0
     for layer in model.modules():
         if isinstance(layer, (torch.nn.Linear, torch.nn.Conv2d, torch.nn.ConvTranspose2d)):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import mlmcgrad as mg
 from mlmcgrad.iwae import Objective
-from mlmcgrad.iwae.likelihoods import Bernoulli
-from mlmcgrad.iwae.networks import DIGITS, LatentModel
+from mlmcgrad.iwae.networks import DIGITS, BernoulliLikelihood, LatentModel
 from tests.chains import rng
 from tests.iwae.models import linear
 
@@ -20,7 +20,7 @@ Y = torch.tensor([[1.3, -0.4, 0.8]], dtype=torch.float64)
 
 
 def test_the_same_generator_gives_the_same_gradient() -> None:
-    model = LatentModel(DIGITS, Bernoulli(), rng())
+    model = LatentModel(DIGITS, BernoulliLikelihood(), rng())
     y = torch.rand(10, 1, 8, 8, generator=rng(1))
     found = []
     for _ in range(2):
@@ -28,6 +28,28 @@ def test_the_same_generator_gives_the_same_gradient() -> None:
         Objective(model, truncation=16).backward(y, n=9, generator=rng(3))
         found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_defaults_of_torch_and_numpy_are_no_matter() -> None:
+    """The same gradients with float64 as the default dtype, and where NumPy raises."""
+    y, found = torch.rand(10, 1, 8, 8, generator=rng(1)), []
+    modes: dict[torch.dtype, Literal["ignore", "raise"]]
+    modes = {torch.float32: "ignore", torch.float64: "raise"}
+    for default, mode in modes.items():
+        torch.set_default_dtype(default)
+        try:
+            model = LatentModel(DIGITS, BernoulliLikelihood(), rng())
+            with torch.no_grad():
+                for parameter in model.decoder.parameters():
+                    parameter.mul_(10.0)
+            with np.errstate(all=mode):
+                for options in ({"encoder": "dreg"}, {"kernel": "importance"}, {"kernel": "mala"}):
+                    objective = Objective(model, truncation=16, **options)  # type: ignore[arg-type]
+                    found.append(objective.gradient(y, generator=rng(3))[0])
+        finally:
+            torch.set_default_dtype(torch.float32)
+    for one, other in zip(found[:3], found[3:], strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 def test_chains_are_as_long_as_the_options_say() -> None:
@@ -52,11 +74,11 @@ def test_a_schedule_is_read_at_the_iteration() -> None:
 
 def test_chains_that_would_never_end_are_refused_before_they_are_planned() -> None:
     with pytest.raises(ValueError, match=r"may ask for a chain of 1,099,511,627,776 transitions"):
-        Objective(linear(), "br", truncation=2**40).planned(1, None, rng())
+        Objective(linear(), "br", truncation=2**40).draw_lengths(1, None, rng())
     many = Objective(linear(), "br", truncation=2**20)
-    assert many.planned(2, None, rng()).longest.tolist() == [2**20] * 2
+    assert many.draw_lengths(2, None, rng()).longest.tolist() == [2**20] * 2
     with pytest.raises(ValueError, match="in all, beyond max_transitions"):
-        many.planned(2**20, None, rng())
+        many.draw_lengths(2**20, None, rng())
 
 
 @pytest.mark.parametrize(
@@ -91,11 +113,13 @@ def test_a_gradient_leaves_grad_alone_and_takes_a_plan() -> None:
     for parameter, gradient in zip(objective.parameters, gradients, strict=True):
         assert parameter.grad is not None
         assert torch.equal(parameter.grad, gradient)
-    plan = objective.planned(11, None, rng(4))
-    _, planned = objective.gradient(y, generator=rng(3), plan=plan)
+    plan = objective.draw_lengths(11, None, rng(4))
+    _, planned = objective.gradient(y, generator=rng(3), lengths=plan)
     assert torch.equal(planned.estimate.levels, plan.levels)
-    with pytest.raises(ValueError, match=r"plan must have a row for each of the 4 chains, got 11"):
-        objective.gradient(y[:4], generator=rng(3), plan=plan)
+    with pytest.raises(
+        ValueError, match=r"lengths must have a row for each of the 4 chains, got 11"
+    ):
+        objective.gradient(y[:4], generator=rng(3), lengths=plan)
 
 
 def test_the_estimate_is_of_the_decoder() -> None:

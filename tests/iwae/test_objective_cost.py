@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.iwae import Objective
-from mlmcgrad.iwae.likelihoods import Bernoulli
-from mlmcgrad.iwae.networks import DIGITS, LatentModel
+from mlmcgrad.iwae.networks import DIGITS, BernoulliLikelihood, LatentModel
 from tests.chains import rng
 from tests.iwae.models import linear, phi_gradient, theta_gradient
 from tests.statistics import mean_is
@@ -21,7 +20,7 @@ Y = torch.tensor([[1.3, -0.4, 0.8]], dtype=torch.float64)
 @pytest.mark.parametrize("method", ["iwae", "br", "mlmc"])
 def test_decoder_evaluations(method: Any) -> None:
     """k + (t−1)(k−1) a datum, in batches; only weighted states are decoded again."""
-    model, k, data = LatentModel(DIGITS, Bernoulli(), rng()), 5, 30
+    model, k, data = LatentModel(DIGITS, BernoulliLikelihood(), rng()), 5, 30
     sizes: list[int] = []
     model.decoder.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
     objective = Objective(model, method=method, candidates=k, truncation=16)
@@ -55,16 +54,16 @@ def _gradients(model: Any, y: Tensor, seed: int, **options: Any) -> tuple[Tensor
 )
 def test_thinning_keeps_the_mean_of_both_gradients(method: Any, encoder: Any, kernel: Any) -> None:
     """Null: for the same chains thinning changes nothing on average; false alarm 1e-5."""
-    model, y = linear(latent=2), Y.expand(5, -1)
+    model, y = linear(latent=2), Y.expand(25, -1)
     options: Any = {"method": method, "encoder": encoder, "kernel": kernel, "truncation": 8}
     changes, saved = [], 0
-    for seed in range(800):
+    for seed in range(160):
         whole, all_states = _gradients(model, y, seed, thinning=0.0, **options)
         thinned, states = _gradients(model, y, seed, thinning=0.8, **options)
         changes.append(torch.stack([thinned - whole, whole]))
         saved += all_states - states
     change, whole = torch.stack(changes).unbind(1)
-    assert saved > 800 * 5
+    assert saved > 160 * 25
     assert float(change.square().sum()) > 0.0
     assert mean_is(change, torch.zeros_like(change[0]))
     assert not mean_is(change + 0.1 * whole, torch.zeros_like(change[0]))  # a bias of a tenth
@@ -78,7 +77,7 @@ def test_thinning_keeps_the_mean_of_both_gradients(method: Any, encoder: Any, ke
         {"method": "br", "rao_blackwell": True},
         {"method": "mlmc"},
         {"method": "mlmc", "rao_blackwell": True},
-        {"method": "mlmc", "kernel": "importance", "estimator": "sum"},
+        {"method": "mlmc", "kernel": "importance", "multilevel": "sum"},
     ],
 )
 def test_the_default_thinning_adds_little_variance(options: dict[str, Any]) -> None:
@@ -86,7 +85,7 @@ def test_the_default_thinning_adds_little_variance(options: dict[str, Any]) -> N
 
     Thinning is unbiased given the chains, so its variance is just added.
     """
-    model, calls = LatentModel(DIGITS, Bernoulli(), rng()), 40
+    model, calls = LatentModel(DIGITS, BernoulliLikelihood(), rng()), 40
     y = torch.rand(8, 1, 8, 8, generator=rng(1))
     whole, thinned, few = (
         [_gradients(model, y, seed, **options, **more) for seed in range(calls)]
@@ -111,7 +110,7 @@ def test_evaluations_are_all_passes_of_the_decoder_without_a_graph(
     kernel: Any, candidates: int
 ) -> None:
     """i-SIR shares the first k draws with the encoder; for MALA they come on top."""
-    model = LatentModel(DIGITS, Bernoulli(), rng())
+    model = LatentModel(DIGITS, BernoulliLikelihood(), rng())
     y = torch.rand(6, 1, 8, 8, generator=rng(1))
     passes: list[int] = []
     model.decoder.register_forward_pre_hook(lambda _, inputs: passes.append(len(inputs[0])))

@@ -45,7 +45,7 @@ def _acceptance(kernel: Any, name: str) -> float:
     """By chains of their own, from exact draws of the target: standard error below 0.002."""
     generator, chains, length = rng(1000), 2000, 50
     x0 = TARGETS[name].sample(chains, generator)
-    plan = mg.Average(length).plan(chains, None, generator)
+    plan = mg.Average(length).draw(chains, None, generator)
     _, outcome = run(kernel, x0, plan, (), generator)
     return outcome.accepted / (chains * length)
 
@@ -228,7 +228,7 @@ def _keeps_the_target(kernel: Any) -> bool:
     """Moments after six steps from exact draws; false-alarm rate 1e-5, see `mean_is`."""
     problem, generator = TARGETS["skewed, 2"], rng(3)
     x0 = problem.sample(20_000, generator)
-    plan = mg.Average(6).plan(len(x0), None, generator)
+    plan = mg.Average(6).draw(len(x0), None, generator)
     _, outcome = run(kernel, x0, plan, (), generator)
     moments = torch.cat([outcome.last, (outcome.last - problem.mean).square()], 1)
     return mean_is(moments, torch.cat([problem.mean, problem.variance]))

@@ -20,7 +20,7 @@ import mlmcgrad as mg
 from mlmcgrad import problems
 from mlmcgrad.kernels import ISIR, MALA, RWMH, Finite, FromStep, Gibbs, Kernel
 from mlmcgrad.kernels.base import Context, Pieces, Simulation
-from mlmcgrad.plan import Plan
+from mlmcgrad.lengths import Lengths
 from tests.chains import random_matrix, rng, run
 from tests.statistics import mean_is
 
@@ -52,7 +52,7 @@ def _gaussian_moments(mean: Tensor, covariance: Tensor) -> Tensor:
     return torch.cat([mean, second.flatten(), third])
 
 
-def gaussian_row(kernel: Kernel, bug: Kernel, target: problems.Gaussian) -> Row:
+def gaussian_row(kernel: Kernel, bug: Kernel, target: problems.GaussianTarget) -> Row:
     expected = _gaussian_moments(target.mean, target.covariance)
     return Row(kernel, bug, lambda g: target.sample(CHAINS, g), _moments, expected)
 
@@ -153,7 +153,9 @@ class _Detached:
     def chains(self, x0: Tensor, context: Context) -> int:
         return self.kernel.chains(x0, context)
 
-    def run(self, x0: Tensor, context: Context, plan: Plan, generator: torch.Generator) -> Pieces:
+    def run(
+        self, x0: Tensor, context: Context, plan: Lengths, generator: torch.Generator
+    ) -> Pieces:
         simulation = Simulation(self.kernel.run(x0, context, plan, generator))
         with torch.no_grad():
             pieces = list(simulation)
@@ -242,7 +244,7 @@ def _keeps_the_target(row: Row, kernel: Kernel) -> bool:
     """Look at the states at the end and at each chain's average along the way."""
     generator = rng(11)
     x0 = row.draw(generator)
-    plan = mg.Average(STEPS).plan(CHAINS, 1, generator)
+    plan = mg.Average(STEPS).draw(CHAINS, 1, generator)
     measure, outcome = run(kernel, x0, plan, row.context, generator)
     values = row.functions(measure.points) * measure.coefficient[:, None]
     along = torch.zeros(CHAINS, values.shape[1], dtype=torch.float64)

@@ -12,13 +12,13 @@ from mlmcgrad.kernels import Finite
 from tests.chains import random_matrix, rng, run
 from tests.statistics import mean_is
 
-PLAN = mg.Average(3).plan(4, 1, torch.Generator())
+PLAN = mg.Average(3).draw(4, 1, torch.Generator())
 
 
 def test_transition_probabilities() -> None:
     """Null: one step from state a has the law matrix[a]; false alarm 1e-5."""
     matrix = random_matrix(4, seed=5)
-    plan = mg.Average(1).plan(40_000, 1, rng())
+    plan = mg.Average(1).draw(40_000, 1, rng())
     for a in range(4):
         _, outcome = run(Finite(matrix), torch.full((40_000,), a), plan, seed=a)
         seen = torch.eye(4, dtype=torch.float64)[outcome.last]
@@ -29,7 +29,7 @@ def test_transition_probabilities() -> None:
 def test_a_state_of_probability_zero_is_never_reached() -> None:
     matrix = torch.tensor([[0.1, 0.9, 0.0], [0.7, 0.3, 0.0], [0.0, 0.0, 1.0]])
     _, outcome = run(
-        Finite(matrix), torch.zeros(50_000, dtype=torch.int64), mg.Average(5).plan(50_000, 1, rng())
+        Finite(matrix), torch.zeros(50_000, dtype=torch.int64), mg.Average(5).draw(50_000, 1, rng())
     )
     assert int(outcome.last.max()) == 1
 
@@ -65,7 +65,7 @@ def test_repeated_states_are_merged() -> None:
     measure, _ = run(
         Finite(random_matrix(3, 0)),
         torch.zeros(4, dtype=torch.int64),
-        mg.Average(200).plan(4, 1, rng()),
+        mg.Average(200).draw(4, 1, rng()),
     )
     assert len(measure) <= 2 * 3 * 4  # per block at most one point a state, and the stay at its end
 

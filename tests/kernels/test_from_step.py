@@ -11,7 +11,7 @@ import mlmcgrad as mg
 from mlmcgrad.kernels import FromStep
 from tests.chains import run
 
-PLAN = mg.Average(4).plan(3, 1, torch.Generator())
+PLAN = mg.Average(4).draw(3, 1, torch.Generator())
 
 
 def test_the_argument_is_called_step() -> None:
@@ -47,6 +47,22 @@ def test_a_single_coordinate_that_becomes_nan_is_enough() -> None:
     _, outcome = run(FromStep(step), torch.zeros(3, 2), PLAN)
     assert outcome.last.tolist() == [[2.0, 0.0]] * 3
     assert outcome.invalid == 6
+
+
+def test_complex_states_are_states() -> None:
+    """A rotation by 60°: neither truncated to integers nor merged; NaN in one part is refused."""
+    turn = torch.tensor(math.pi / 3.0, dtype=torch.float64)
+    turn = torch.polar(torch.ones_like(turn), turn)
+    x0 = torch.tensor([1.0 + 0.0j, 0.5 - 0.25j, 2.0j], dtype=torch.complex128)
+    measure, outcome = run(FromStep(lambda x, generator: turn * x), x0, PLAN)
+    for chain in range(3):
+        mine = measure.points[measure.owner == chain]
+        assert torch.allclose(mine, torch.stack([x0[chain] * turn**i for i in range(1, 5)]))
+    assert torch.allclose(measure.coefficient, torch.full((12,), 0.25, dtype=torch.float64))
+    assert (outcome.accepted, outcome.invalid) == (12, 0)
+    _, outcome = run(FromStep(lambda x, generator: x + complex(0.0, math.nan)), x0, PLAN)
+    assert torch.equal(outcome.last, x0)
+    assert (outcome.accepted, outcome.invalid) == (0, 12)
 
 
 @pytest.mark.parametrize(

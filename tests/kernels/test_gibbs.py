@@ -27,7 +27,7 @@ def test_one_step_has_the_enumerated_law() -> None:
     weights = 2.0 ** torch.arange(4, dtype=torch.float64)
     swapped = Gibbs(model.weight, model.hidden, model.visible)
     for row in (0, 5, 11):
-        start, plan = states[row].expand(chains, -1), mg.Average(1).plan(chains, 1, rng())
+        start, plan = states[row].expand(chains, -1), mg.Average(1).draw(chains, 1, rng())
         for kernel, right in ((model.kernel(), True), (swapped, False)):
             _, outcome = run(kernel, start, plan, seed=row)
             seen = torch.eye(16, dtype=torch.float64)[(outcome.last @ weights).long()]
@@ -71,7 +71,7 @@ def test_states_are_zeros_and_ones_in_the_dtype_of_the_machine() -> None:
     for dtype in (torch.float32, torch.float64):
         machine = _machine(dtype)
         x0 = machine.random_states(50, rng())
-        measure, outcome = run(machine, x0, mg.MLMC(16).plan(50, 1, rng()))
+        measure, outcome = run(machine, x0, mg.MLMC(16).draw(50, 1, rng()))
         for states in (x0, measure.points, outcome.last):
             assert states.dtype == dtype
             assert set(states.unique().tolist()) == {0.0, 1.0}
@@ -98,9 +98,40 @@ def test_chains_do_not_depend_on_each_other_beyond_the_generator() -> None:
     x = machine.random_states(6, rng(1))
     hidden, visible = machine.noise(3, x, rng(2))
     some = hidden[:, 2:4].clone(), visible[:, 2:4].clone()  # a walk writes over its noise
-    (part,) = machine.walk(machine.start(x[2:4], ())[0], some, ())
-    (whole,) = machine.walk(machine.start(x, ())[0], (hidden, visible), ())
+    part = machine.walk(machine.start(x[2:4], ())[0], some, ())
+    whole = machine.walk(machine.start(x, ())[0], (hidden, visible), ())
     assert torch.equal(whole.path[:, 2:4], part.path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_for_parameters_and_states_only(dtype: torch.dtype) -> None:
+    """The same chains as in float32, for parameters that both can hold."""
+    machine = _machine(dtype)
+    twin = Gibbs(*(p.detach().float() for p in machine.parameters))
+    x0, plan = machine.random_states(200, rng(1)), mg.Average(5).draw(200, 1, rng())
+    measure, outcome = run(machine, x0, plan, seed=4)
+    expected, of_twin = run(twin, x0.float(), plan, seed=4)
+    assert (measure.points.dtype, outcome.last.dtype) == (dtype, dtype)
+    assert torch.equal(measure.points.float(), expected.points)
+    assert torch.equal(outcome.last.float(), of_twin.last)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_small_probability_in_half_precision(dtype: torch.dtype) -> None:
+    """Null: a unit is on with its probability of 5.5e-4; false alarm 1e-5.
+
+    Planted: uniforms with the digits of the state, as multiples of 2^-11 or 2^-8.
+    """
+    units, chains = 100, 20_000
+    zero = torch.zeros(units, 1, dtype=dtype)
+    bias = torch.full((units,), -7.5, dtype=dtype)
+    machine = Gibbs(zero, bias, zero[0])
+    _, outcome = run(machine, zero.T.expand(chains, -1), mg.Average(1).draw(chains, 1, rng()))
+    expected = torch.sigmoid(torch.tensor(-7.5, dtype=torch.float64))
+    assert mean_is(outcome.last.double().mean(1), expected)
+    digits = 11 if dtype == torch.float16 else 8
+    u = torch.rand(chains, units, generator=rng(1)).mul_(2**digits).floor_().div_(2**digits)
+    assert not mean_is((u < expected).double().mean(1), expected)
 
 
 def test_persistent_states_go_on_where_they_stopped() -> None:
@@ -108,7 +139,7 @@ def test_persistent_states_go_on_where_they_stopped() -> None:
     store = mg.Store(10, 4)
     gradient = mg.MarkovGradient(machine, machine.loss, mg.Average(1))
     rows = torch.arange(4, 8)
-    with pytest.raises(ValueError, match="no state yet for 4 of 4"):
+    with pytest.raises(LookupError, match="no state yet for 4 of 4"):
         gradient.backward(store[rows], generator=rng())
     store[rows] = machine.random_states(4, rng())
     store[rows] = gradient.backward(store[rows], generator=rng()).last

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 import mlmcgrad as mg
-from mlmcgrad.kernels import FirstBlock, Importance, importance
-from mlmcgrad.kernels.groups import Blocks, choose, shares
-from mlmcgrad.plan import Plan
-from tests.chains import Counter, rng, run
+from mlmcgrad.kernels import Importance, importance
+from mlmcgrad.kernels.importance import Blocks, choose, shares
+from mlmcgrad.lengths import Lengths
+from tests.chains import rng, run
 from tests.statistics import mean_is
 
 
@@ -28,14 +28,14 @@ KERNEL = Importance(log_weight, proposed, 3)
 Y = torch.linspace(-1.0, 1.0, 12, dtype=torch.float64).reshape(6, 2)
 
 
-def planned(estimator: mg.MLMC | mg.MLMCSum, levels: list[int]) -> Plan:
-    return estimator.plan_for(torch.tensor(levels))
+def planned(estimator: mg.MLMC | mg.MLMCSum, levels: list[int]) -> Lengths:
+    return estimator.lengths_for(torch.tensor(levels))
 
 
-def by_hand(log_w: Tensor, plan: Plan, chain: int) -> Tensor:
+def by_hand(log_w: Tensor, plan: Lengths, chain: int) -> Tensor:
     """Coefficients of the draws of one chain, (blocks, k), group by group."""
     total = torch.zeros_like(log_w)
-    for p, w in zip(plan.lengths[chain].tolist(), plan.weights[chain].tolist(), strict=True):
+    for p, w in zip(plan.terms[chain].tolist(), plan.weights[chain].tolist(), strict=True):
         groups = len(log_w) // p
         for g in range(groups):
             rows = slice(g * p, (g + 1) * p)
@@ -49,11 +49,11 @@ def by_hand(log_w: Tensor, plan: Plan, chain: int) -> Tensor:
     [
         planned(mg.MLMC(8), [1, 3, 2, 9, 1, 2]),
         planned(mg.MLMCSum(8), [0, 3, 2, 9, 1, 0]),
-        mg.Average(5, burn_in=2).plan(6, 1, rng()),
+        mg.Average(5, burn_in=2).draw(6, 1, rng()),
     ],
     ids=["MLMC", "MLMCSum", "Average"],
 )
-def test_coefficients(plan: Plan) -> None:
+def test_coefficients(plan: Lengths) -> None:
     pieces = list(KERNEL.run(None, (Y,), plan, rng()))
     (measure,) = pieces
     begin = 0
@@ -69,7 +69,7 @@ def test_coefficients(plan: Plan) -> None:
 
 
 def test_one_block_is_self_normalised_importance_sampling() -> None:
-    (measure,) = KERNEL.run(None, (Y,), mg.Average(1).plan(6, 1, rng()), rng())
+    (measure,) = KERNEL.run(None, (Y,), mg.Average(1).draw(6, 1, rng()), rng())
     share = log_weight(measure.points, Y.repeat_interleave(3, 0)).reshape(6, 3).softmax(1)
     assert torch.allclose(measure.coefficient, share.flatten(), rtol=1e-12)
 
@@ -81,7 +81,7 @@ def test_weights_with_a_spread_of_500_nats() -> None:
     kernel = Importance(lambda z, y: z, lambda rows, y, generator: values, 2)
     plan = planned(mg.MLMCSum(4), [2])
     (measure,) = kernel.run(None, (torch.zeros(1),), plan, rng())
-    a1, a2, a4 = (plan.weights * plan.lengths)[0].tolist()
+    a1, a2, a4 = (plan.weights * plan.terms)[0].tolist()
     expected = [a1 / 4, 0, a1 / 4 + a2 / 2, 0, 0, a1 / 4 + a2 / 2 + a4, a1 / 4, 0]
     assert torch.allclose(measure.coefficient, torch.tensor(expected).double(), atol=1e-12)
     float32 = Importance(lambda z, y: z.float(), lambda rows, y, generator: values, 2)
@@ -91,7 +91,7 @@ def test_weights_with_a_spread_of_500_nats() -> None:
 
 def test_the_last_state_is_chosen_by_weight() -> None:
     """Null: of many draws one is chosen with the law of the target; false alarm 1e-5."""
-    chains, plan = 4000, mg.Average(40).plan(4000, 1, rng())
+    chains, plan = 4000, mg.Average(40).draw(4000, 1, rng())
     kernel = Importance(log_weight, proposed, 10)
     y = torch.zeros(chains, 2, dtype=torch.float64)
     _, outcome = run(kernel, None, plan, (y,))
@@ -110,29 +110,8 @@ def test_a_draw_without_weight_is_never_the_last() -> None:
         lambda rows, y, generator: torch.randn(rows, generator=generator),
         8,
     )
-    _, outcome = run(kernel, None, mg.Average(4).plan(500, 1, rng()), (torch.zeros(500),))
+    _, outcome = run(kernel, None, mg.Average(4).draw(500, 1, rng()), (torch.zeros(500),))
     assert (outcome.last > 0).all()
-
-
-def test_first_block() -> None:
-    """The draws of the caller come first in their chain, and are not weighed again."""
-    weigh = Counter(log_weight)
-    kernel = Importance(weigh, proposed, 3)
-    points = torch.randn(6, 3, 2, dtype=torch.float64, generator=rng(4))
-    log_w = torch.randn(6, 3, generator=rng(5))
-    plan = planned(mg.MLMC(4), [2, 1, 5, 1, 2, 5])
-    measure, outcome = run(kernel, FirstBlock(points, log_w), plan, (Y,))
-    begin = plan.longest.cumsum(0) - plan.longest
-    for chain in range(6):
-        rows = slice(3 * int(begin[chain]), 3 * int(begin[chain]) + 3)
-        assert torch.equal(measure.points[rows], points[chain])
-    drawn = sum(map(len, weigh.calls))
-    assert (outcome.evaluations, drawn) == (
-        3 * int(plan.longest.sum()),
-        3 * int(plan.longest.sum()) - 18,
-    )
-    only, _ = run(kernel, FirstBlock(points, log_w), mg.Average(1).plan(6, 1, rng()), (Y,))
-    assert torch.allclose(only.coefficient, log_w.double().softmax(1).flatten())
 
 
 def test_unbiased() -> None:
@@ -141,7 +120,7 @@ def test_unbiased() -> None:
     y = torch.zeros(chains, 2, dtype=torch.float64)
     means = []
     for made in (mg.MLMCSum(math.inf, 2**-1.5), mg.Average(1)):
-        measure, _ = run(KERNEL, None, made.plan(chains, 1, rng(1)), (y,), seed=2)
+        measure, _ = run(KERNEL, None, made.draw(chains, 1, rng(1)), (y,), seed=2)
         weighted = measure.coefficient[:, None] * measure.points
         means.append(torch.zeros_like(y).index_add(0, measure.owner, weighted))
     assert mean_is(means[0], target)
@@ -151,7 +130,7 @@ def test_unbiased() -> None:
 def test_invalid_weights_are_counted_and_have_no_part() -> None:
     bad = torch.tensor([math.nan, math.inf, 0.0, -math.inf, 0.0, 0.0], dtype=torch.float64)
     kernel = Importance(lambda z, y: bad[z], lambda rows, y, generator: torch.arange(6), 3)
-    measure, outcome = run(kernel, None, mg.Average(2).plan(1, 1, rng()), (torch.zeros(1),))
+    measure, outcome = run(kernel, None, mg.Average(2).draw(1, 1, rng()), (torch.zeros(1),))
     assert outcome.invalid == 2
     assert measure.points.tolist() == [2, 4, 5]
     assert torch.allclose(measure.coefficient, torch.full((3,), 1 / 3).double())
@@ -163,44 +142,31 @@ def test_collapsed_weights_are_counted() -> None:
         lambda rows, y, generator: torch.randn(rows, dtype=torch.float64, generator=generator),
         4,
     )
-    _, outcome = run(kernel, None, mg.Average(2).plan(50, 1, rng()), (torch.zeros(50),))
+    _, outcome = run(kernel, None, mg.Average(2).draw(50, 1, rng()), (torch.zeros(50),))
     assert 40 < outcome.collapsed <= 50
     single = Importance(kernel.log_weight, kernel.propose, 1)
-    assert run(single, None, mg.Average(2).plan(50, 1, rng()), (torch.zeros(50),))[1].collapsed == 0
+    assert run(single, None, mg.Average(2).draw(50, 1, rng()), (torch.zeros(50),))[1].collapsed == 0
 
 
 def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     def go(kernel: Importance, x0: Any = None) -> None:
-        run(kernel, x0, mg.Average(2).plan(6, 1, rng()), (Y,))
+        run(kernel, x0, mg.Average(2).draw(6, 1, rng()), (Y,))
 
     dead = Importance(lambda z, y: torch.where(y[:, 0] > -0.9, 0.0, -torch.inf), proposed, 3)
     with pytest.raises(FloatingPointError, match=r"every draw of 1 chains \(chain 0 is one"):
         go(dead)
-    with pytest.raises(ValueError, match=r"x0 must be None or a FirstBlock.*got Tensor"):
+    with pytest.raises(ValueError, match=r"x0 must be None.*got torch.float64 of shape"):
         go(KERNEL, Y)
-    with pytest.raises(ValueError, match="x0 must hold 3 candidates"):
-        go(KERNEL, FirstBlock(Y[:, None], torch.zeros(6, 1)))
     with pytest.raises(ValueError, match="candidates must be"):
         Importance(log_weight, proposed, 0)
     with pytest.raises(ValueError, match="x0=None needs a context tensor"):
         KERNEL.chains(None, ())
+    single = mg.Average(2).draw(1, 1, rng())
     monkeypatch.setattr(importance, "MOST_CANDIDATES", 6)
-    go(KERNEL)
+    run(KERNEL, None, single, (Y[:1],))
     monkeypatch.setattr(importance, "MOST_CANDIDATES", 5)
     with pytest.raises(ValueError, match=r"candidates × length must be at most 5, .* got 6"):
-        run(KERNEL, None, planned(mg.MLMCSum(2), [0, 0, 1, 0, 0, 0]), (Y,))
-
-
-def test_a_first_block_of_another_shape_is_refused() -> None:
-    """The message has the shape of a draw, and then that of x0."""
-
-    def propose(rows: int, y: Tensor, generator: torch.Generator) -> Tensor:
-        return torch.randn(rows, 3, generator=generator)
-
-    kernel = Importance(lambda z, y: z.sum(1), propose, 2)
-    block = FirstBlock(torch.zeros(1, 2, 5), torch.zeros(1, 2))
-    with pytest.raises(ValueError, match=r"x0 must look like a draw.*chains, 3\).*shape \(5,\)"):
-        run(kernel, block, mg.Average(2).plan(1, 1, rng()), (torch.zeros(1),))
+        run(KERNEL, None, single, (Y[:1],))
 
 
 @pytest.mark.parametrize(("uniform", "chosen"), [(0.0, [1, 3]), (1.0, [2, 4])])

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import mlmcgrad as mg
-from mlmcgrad.kernels import FirstBlock, Importance, Simulation, importance
+from mlmcgrad.kernels import Importance, Simulation, importance
 from tests.chains import Counter, rng, run
 from tests.kernels.test_importance import Y, by_hand, log_weight, planned, proposed
 
@@ -25,36 +25,26 @@ def test_first_blocks_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert simulation.outcome.accepted == int(plan.longest.sum())
 
 
-@pytest.mark.parametrize("given", [False, True])
-def test_long_simulations_are_drawn_again(given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_simulations_are_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same measure and state, whether the draws are kept or made twice."""
     plan = planned(mg.MLMCSum(32), [2, 5, 0, 4, 1, 3])
-    start = None
-    if given:
-        points = Y[:, None] + torch.randn(6, 3, 2, dtype=torch.float64, generator=rng(9))
-        start = FirstBlock(
-            points, log_weight(points.flatten(0, 1), Y.repeat_interleave(3, 0)).reshape(6, 3)
-        )
     weigh = Counter(log_weight)
     kernel = Importance(weigh, proposed, 3, chunk=16)
-    measure, outcome = run(kernel, start, plan, (Y,))
+    measure, outcome = run(kernel, None, plan, (Y,))
     calls = len(weigh.calls)
     monkeypatch.setattr(importance, "_PART_DRAWS", 40)
     generator = rng()
-    pieces = list(kernel.run(start, (Y,), plan, generator))
+    pieces = list(kernel.run(None, (Y,), plan, generator))
     assert len(pieces) > 6
     assert max(map(len, pieces)) <= 80
     assert len(weigh.calls) < 3 * calls
-    measure_again, again = run(kernel, start, plan, (Y,))
+    measure_again, again = run(kernel, None, plan, (Y,))
     assert again.evaluations == outcome.evaluations == 3 * int(plan.longest.sum())
     for chain in range(6):
         z = measure_again.points[measure_again.owner == chain]
         c = measure_again.coefficient[measure_again.owner == chain]
         expected = by_hand(log_weight(z, Y[chain]).reshape(-1, 3), plan, chain).flatten()
         assert torch.allclose(c, expected, rtol=0.0, atol=1e-12)
-        if given:
-            assert start is not None
-            assert torch.equal(z[:3], start.points[chain])
         assert (z == again.last[chain]).all(1).any()
     assert len(measure) == len(measure_again)
 
@@ -109,5 +99,5 @@ def test_the_last_state_of_a_long_simulation(where: int, monkeypatch: pytest.Mon
         return torch.tensor([next(count) % 96 for _ in range(rows)], dtype=torch.float64)
 
     kernel = Importance(lambda z, y: torch.where(z == where, 100.0, 0.0), propose, 3, chunk=16)
-    _, outcome = run(kernel, None, mg.Average(32).plan(1, 1, rng()), (torch.zeros(1),))
+    _, outcome = run(kernel, None, mg.Average(32).draw(1, 1, rng()), (torch.zeros(1),))
     assert outcome.last.tolist() == [where]

@@ -11,15 +11,15 @@ from torch import Tensor
 
 import mlmcgrad as mg
 from mlmcgrad import problems
-from mlmcgrad.kernels import ISIR, FirstBlock
-from mlmcgrad.plan import Plan
+from mlmcgrad.kernels import ISIR
+from mlmcgrad.lengths import Lengths
 from tests.chains import Counter, rng, run
 
 
-def _plan(lengths: list[int]) -> Plan:
+def _plan(lengths: list[int]) -> Lengths:
     ends = torch.tensor(lengths)
     values = (1.0 / ends.double())[:, None]
-    return Plan(torch.zeros_like(ends), ends[:, None], values)
+    return Lengths(torch.zeros_like(ends), ends[:, None], values)
 
 
 def _propose(rows: int, *_: Any, generator: torch.Generator) -> Tensor:
@@ -61,30 +61,6 @@ def test_cost_and_mass(
     assert torch.allclose(mass, torch.ones(chains, dtype=torch.float64), atol=1e-12)
     assert 0.0 <= outcome.accepted <= sum(lengths) + 1e-9
     assert outcome.last.shape == (chains, 2)
-
-
-@pytest.mark.parametrize("rao_blackwell", [False, True])
-@pytest.mark.parametrize("lengths", [[1, 1, 1], [3, 1, 2]])
-def test_a_first_block_is_not_drawn_or_weighed_again(
-    lengths: list[int], rao_blackwell: bool
-) -> None:
-    """It stands in for the first k draws of x0=None, at the same total cost."""
-    weigh, k = Counter(_weight), 4
-    points = torch.randn(3, k, 2, generator=rng(5))
-    block = FirstBlock(points, _weight(points.flatten(0, 1)).reshape(3, k))
-    kernel = ISIR(weigh, _propose, k, rao_blackwell=rao_blackwell)
-    measure, outcome = run(kernel, block, _plan(lengths), (torch.arange(3),))
-    assert weigh.rows == sum((t - 1) * (k - 1) for t in lengths)
-    assert outcome.evaluations == sum(k + (t - 1) * (k - 1) for t in lengths)
-    first = {tuple(p) for p in points.flatten(0, 1).tolist()}
-    seen = {tuple(p) for p in measure.points.tolist()}
-    assert len(first & seen) == 3 * k  # all weights are positive: every candidate counts
-    if lengths == [1, 1, 1]:
-        expected = block.log_weight.double().softmax(1).flatten()
-        order = [measure.points.tolist().index(p) for p in points.flatten(0, 1).tolist()]
-        assert torch.allclose(measure.coefficient[order], expected)
-    with pytest.raises(ValueError, match="x0 must hold 5 candidates and a weight for each"):
-        run(ISIR(weigh, _propose, 5), block, _plan(lengths), (torch.arange(3),))
 
 
 def test_context_follows_its_chain() -> None:
@@ -196,18 +172,18 @@ def test_as_many_candidates_as_fit_into_memory() -> None:
 def test_chains_whose_first_step_has_one_candidate_only_are_counted() -> None:
     """The largest share of a first block is 0.998, 0.9995, 1: above 0.999 it has collapsed."""
     share = torch.tensor([0.998, 0.9995, 1.0], dtype=torch.float64)[:, None]
-    weight = torch.cat([(1.0 - share) / 2.0, share, (1.0 - share) / 2.0], 1)
-    block = FirstBlock(torch.randn(3, 3, 2, generator=rng()), weight.log())
-    _, outcome = run(ISIR(_weight, _propose, 3), block, _plan([4, 1, 2]))
+    log_w = torch.cat([(1.0 - share) / 2.0, share, (1.0 - share) / 2.0], 1).log().flatten()
+    kernel = ISIR(lambda z, _: log_w[z], lambda rows, _, generator: torch.arange(rows), 3)
+    _, outcome = run(kernel, None, _plan([1, 1, 1]), (torch.zeros(3),))
     assert outcome.collapsed == 2
 
 
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
-        (ISIR(lambda z: z, _propose, 3), r"log_weight must return one number.*got \(2, 2\)"),
+        (ISIR(lambda z: z, _propose, 3), r"log_weight must return one number.*shape \(2, 2\)"),
         (ISIR(_weight, lambda r, generator: torch.zeros(r + 1, 2), 3), "one draw per row"),
-        (ISIR(_weight, _nothing, 3), "one draw per row.*NoneType"),
+        (ISIR(_weight, _nothing, 3), "one draw per row.*got None"),
         (ISIR(_weight, lambda r, generator: torch.zeros(r, 3), 3), "x0 must look like a draw"),
     ],
 )
@@ -225,6 +201,6 @@ def test_log_weights_are_kept_in_double_precision() -> None:
         lambda rows, y, generator: model.propose(rows, y.double(), generator).float(),
         5,
     )
-    measure, _ = run(kernel, None, mg.Average(4).plan(len(y), 1, rng()), (y,))
+    measure, _ = run(kernel, None, mg.Average(4).draw(len(y), 1, rng()), (y,))
     assert measure.coefficient.dtype == torch.float64
     assert measure.points.dtype == torch.float32

@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.estimators import Average
-from mlmcgrad.kernels import ISIR, FirstBlock, Outcome, Simulation, isir
-from mlmcgrad.kernels.selection import Draws, Selection, choose_sampled
+from mlmcgrad.kernels import ISIR, Outcome, Simulation, isir
+from mlmcgrad.kernels.isir import Draws, Selection, choose_sampled
+from mlmcgrad.lengths import Lengths
 from mlmcgrad.measure import Measure, concatenate, drop, merge
-from mlmcgrad.plan import Plan
 from tests.chains import rng
 
 LENGTHS = torch.tensor([9, 1, 40, 9, 2, 40])
 
 
-def _plan() -> Plan:
+def _plan() -> Lengths:
     """The difference of two averages and some more, as an estimator would have it."""
     lengths = torch.stack([(LENGTHS + 1) // 2, LENGTHS], 1)
     weights = torch.tensor([[-2.0, 3.0]], dtype=torch.float64) / lengths
-    return Plan(torch.zeros_like(LENGTHS), lengths, weights)
+    return Lengths(torch.zeros_like(LENGTHS), lengths, weights)
 
 
 def _handed_out(table: Tensor) -> Callable[..., Tensor]:
@@ -45,7 +45,7 @@ def _decided(draws: Draws, weights: Tensor, generator: torch.Generator) -> Selec
     return choose_sampled(draws, weights, choice, leave)[0]
 
 
-@pytest.mark.parametrize("start", ["drawn", "state", "block"])
+@pytest.mark.parametrize("start", ["drawn", "state"])
 @pytest.mark.parametrize("rao_blackwell", [False, True])
 @pytest.mark.parametrize("spread", [0.5, 4.0])
 def test_chains_in_parts_are_the_same_chains(
@@ -55,8 +55,7 @@ def test_chains_in_parts_are_the_same_chains(
     k = 3
     table = torch.randn(6, 90, 2, dtype=torch.float64, generator=rng(5))
     first = torch.randn(6, k, 2, dtype=torch.float64, generator=rng(6))
-    block = FirstBlock(first, spread * first.sum(2))
-    x0 = {"drawn": None, "state": first[:, 0], "block": block}[start]
+    x0 = {"drawn": None, "state": first[:, 0]}[start]
     monkeypatch.setattr(isir, "sampled", _decided)
 
     def simulate(draws: int, steps: int) -> tuple[Measure, Outcome, list[Measure]]:
@@ -93,7 +92,7 @@ def test_draws_that_can_hardly_be_kept_any_more_are_forgotten() -> None:
         2,
         rao_blackwell=True,
     )
-    plan = Average(1024).plan(3, None, rng())
+    plan = Average(1024).draw(3, None, rng())
     simulation = Simulation(kernel.run(torch.zeros(3, 2), (), plan, rng()))
     sizes = [len(piece) for piece in simulation]
     assert sizes == [3 * (1 + 128)] + [3 * (63 + 128)] * 7
@@ -109,7 +108,7 @@ def test_weights_of_bad_draws_are_counted_once_and_last_states_follow_their_law(
         3,
         rao_blackwell=True,
     )
-    plan = Average(300).plan(4, None, rng())
+    plan = Average(300).draw(4, None, rng())
     simulation = Simulation(kernel.run(good, (), plan, rng()))
     measure = merge(drop(concatenate(list(simulation))))
     assert measure.points[:, 0].tolist() == [7.0] * 4
@@ -118,7 +117,7 @@ def test_weights_of_bad_draws_are_counted_once_and_last_states_follow_their_law(
     assert simulation.outcome.invalid == 4 * 2 * 300
 
 
-@pytest.mark.parametrize("start", ["drawn", "state", "block"])
+@pytest.mark.parametrize("start", ["drawn", "state"])
 @pytest.mark.parametrize("draws", [12, 10**6])
 def test_the_weights_within_the_first_block(
     monkeypatch: pytest.MonkeyPatch, start: str, draws: int
@@ -127,7 +126,7 @@ def test_the_weights_within_the_first_block(
     monkeypatch.setattr(isir, "_PART_DRAWS", draws)
     kernel = ISIR(_sum, _normal, 3)
     points = torch.randn(6, 3, 2, dtype=torch.float64, generator=rng(6))
-    x0 = {"drawn": None, "state": points[:, 0], "block": FirstBlock(points, points.sum(2))}[start]
+    x0 = {"drawn": None, "state": points[:, 0]}[start]
     context = (torch.arange(6),)
     parts = list(kernel.parts(x0, context, _plan(), rng(7)))
     for part, piece in zip(parts, kernel.run(x0, context, _plan(), rng(7)), strict=True):

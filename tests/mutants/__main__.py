@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.mutants.changes import Change, changes
 from tests.mutants.children import warm
 from tests.mutants.judge import KILLED, SURVIVED, Task, judge
-from tests.mutants.modules import TESTS, Module, modules
+from tests.mutants.modules import COMPILED, TESTS, Module, modules
 from tests.mutants.record import record
 
 SURVIVORS = Path("build", "mutants.toml")
@@ -85,7 +85,7 @@ def _chosen(
     module: Module, listed: Names, names: Names | None, sample: int | None, seed: int
 ) -> list[tuple[int, Change]]:
     """The changes to try, with their numbers: those not listed, or some of them."""
-    every = list(enumerate(_changes(module)))
+    every = [(i, c) for i, c in enumerate(_changes(module)) if not COMPILED.match(c.name)]
     some = [(i, change) for i, change in every if change.name not in listed]
     module.count["equivalent"] = len(every) - len(some)
     if names is not None:

@@ -66,7 +66,8 @@ def run_tests(root: Path, tmp: Path, tests: Sequence[str], finder: Finder, plugi
     finder.install()
     switched_off = [f"-pno:{name}" for name in ("cacheprovider", "faulthandler")]
     loaded = "-Wignore:Module already imported:pytest.PytestAssertRewriteWarning"
-    arguments = ["-x", f"--basetemp={tmp}", loaded, *switched_off, *tests]
+    plugins = ["-ppytest_timeout", *switched_off]  # its option is in the configuration
+    arguments = ["-x", f"--basetemp={tmp}", loaded, *plugins, *tests]
     return int(pytest.main(arguments, plugins=[finder, plugin]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatch
@@ -12,16 +13,16 @@ _CORE = (
     "tests/test_enumeration*.py",
     "tests/test_backward.py",
     "tests/test_gradient*.py",
-    "tests/test_estimate.py",
 )
-_SMALL = ("hotelling", "levels", "measure", "plan", "ranges", "rounding", "schedules", "store")
+_SMALL = ("levels", "measure", "lengths", "checks", "schedules", "store")
 # For the modules of a folder ("" is the core), beside their doctests.
 TESTS = {
     "": (*(f"tests/test_{name}.py" for name in _SMALL), *_CORE),
     "estimators": _CORE,
     "kernels": (
-        "tests/kernels/test_[!c]*.py",
-        "tests/kernels/test_conformance.py",
+        "tests/kernels/test_[!m]*.py",
+        "tests/kernels/test_metropolis.py",
+        "tests/kernels/test_metropolis_decision.py",
         "tests/test_store.py",
         *_CORE[1:],
     ),
@@ -29,19 +30,33 @@ TESTS = {
     "theory": ("tests/theory",),
     "iwae": ("tests/iwae",),
     "diagnostics": ("tests/diagnostics",),
-    "distributed": ("tests/distributed/test_[!p]*.py", "tests/training/test_sharded.py"),
-    "training": ("tests/training/test_trainer*.py",),
-    "experiments/reproduce": ("tests/experiments/reproduce/test_c*.py",),
+    "distributed": ("tests/distributed/test_[!p]*.py", "tests/paper/training/test_sharded.py"),
+    "mixed": (
+        *(f"tests/mixed/test_{name}.py" for name in ("columns", "design", "formula", "parameters")),
+        "tests/mixed/test_formula_laws.py",
+    ),
+    "mixed/families": ("tests/mixed/families",),
+    "paper/training": ("tests/paper/training/test_trainer*.py",),
+    "paper/experiments": ("tests/paper/experiments/test_accuracy*.py",),
+    "paper/experiments/reproduce": (
+        "tests/paper/experiments/reproduce/test_claims.py",
+        "tests/paper/experiments/reproduce/test_findings.py",
+    ),
 }
-# Not planted: every change would be compiled anew, for 20 seconds; `tests/kernels/test_compiled.py`
-# compares its numbers with those of the plain kernels.
-_COMPILED = "kernels/_compiled"
+# Not planted: each change would be compiled again, which takes 20 seconds;
+# `tests/kernels/test_metropolis_compiled.py` compares the results with those of the plain kernels.
+COMPILED = re.compile(
+    r"(Compiled\b|_compile\b|_make_chains_symbolic|_two_rows|_one_of_two|_explain|: 4 \* STRIDE|"
+    r": 8 \* _STRIDE_OF_ONE)"
+)
 # Of these folders only the mathematics.
 _SOME = {
-    "": ("backward", "estimate", "gradient", *_SMALL),
-    "distributed": ("deal", "share", "shards", "spent"),
-    "training": ("trainer",),
-    "experiments/reproduce": ("claims", "compare", "curves"),
+    "": ("_checks", "backward", "gradient", *_SMALL),
+    "distributed": ("shards",),
+    "mixed": ("formula", "columns", "design", "parameters"),
+    "paper/training": ("trainer",),
+    "paper/experiments": ("accuracy",),
+    "paper/experiments/reproduce": ("claims", "findings"),
 }
 
 
@@ -66,7 +81,5 @@ def modules(sources: Path, patterns: list[str]) -> Iterator[Module]:
         for path in sorted((sources / folder).glob("*.py")):
             module = Module(path, sources)
             chosen = not patterns or any(fnmatch(module.name, pattern) for pattern in patterns)
-            if module.name == _COMPILED:
-                continue
             if chosen and path.stem != "__init__" and path.stem in _SOME.get(folder, (path.stem,)):
                 yield module

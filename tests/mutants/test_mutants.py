@@ -25,10 +25,10 @@ def tests(result):
     """No test, in spite of its name."""
 '''
 CONFTEST = """
-import tiny.ranges  # before pytest is configured
+import tiny.measure  # before pytest is configured
 """
 TESTS = """
-from tiny.ranges import largest, total
+from tiny.measure import largest, total
 
 
 def test_total():
@@ -39,7 +39,7 @@ def test_largest():
     assert largest(2, 2) == 2  # blind to what it should see
 """
 EQUIVALENT = """
-["ranges"]
+["measure"]
 "total: n > 0 → n >= 0" = "adds a 0"
 "total: n > 1 → n > 0" = "of an older version"
 """
@@ -48,9 +48,9 @@ EQUIVALENT = """
 def test_survivors_are_named_and_fail_the_command(tmp_path: Path) -> None:
     for name, text in {
         "src/tiny/__init__.py": "",
-        "src/tiny/ranges.py": MODULE,
+        "src/tiny/measure.py": MODULE,
         "tests/conftest.py": CONFTEST,
-        "tests/test_ranges.py": TESTS,
+        "tests/test_measure.py": TESTS,
         "tests/mutants/equivalent.toml": EQUIVALENT,
     }.items():
         path = tmp_path / name
@@ -67,10 +67,10 @@ def test_survivors_are_named_and_fail_the_command(tmp_path: Path) -> None:
     # 0 → 1 twice, > 0 → > 1, two changes of each +=, 1 → 2, two returns, max → min and one of its
     # arguments: a while that never ends is killed by the clock.
     survivors = tomllib.loads((tmp_path / "build" / "mutants.toml").read_text(encoding="utf-8"))
-    assert survivors == {"ranges": {"largest: max(a, b) → min(a, b)": ""}}
+    assert survivors == {"measure": {"largest: max(a, b) → min(a, b)": ""}}
     rows = [line.split() for line in done.stdout.splitlines() if not line.startswith("  ")]
     assert rows[0] == ["module", "tried", "killed", "survived", "equivalent"]
     tried, killed, survived, equivalent = map(int, rows[1][1:])
     assert (tried, killed, survived, equivalent) == (10, 9, 1, 1)
-    assert "does not exist: ranges total: n > 1 → n > 0" in done.stdout
+    assert "does not exist: measure total: n > 1 → n > 0" in done.stdout
     assert "what survived is in build/mutants.toml" in done.stdout

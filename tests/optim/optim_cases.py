@@ -38,11 +38,11 @@ GAMMA = power(0.1, -0.5)
 CASES: dict[str, Factory] = {
     "SGD": _row(SGD, lr=GAMMA),
     "SGD, weight decay": _row(SGD, lr=GAMMA, weight_decay=0.1),
-    "Adagrad": _row(Adagrad, lr=GAMMA, epsilon=power(2.0, 0.1), clip=power(0.5, 0.2)),
-    "AMSGrad": _row(AMSGrad, lr=GAMMA, rho2=0.9, delta=1e-4, clip=power(0.7, 0.15)),
-    "AMSGrad, weight decay": _row(AMSGrad, lr=GAMMA, rho2=0.9, clip=2.0, weight_decay=0.1),
-    "RMSProp": _row(RMSProp, lr=GAMMA, rho=0.8, delta=1e-4, clip=power(0.5, 0.2)),
-    "FullAdagrad": _row(FullAdagrad, lr=GAMMA, delta=1e-2, clip=power(0.5, 0.2)),
+    "Adagrad": _row(Adagrad, lr=GAMMA, eps=power(0.5, -0.1), clip=power(0.5, 0.2)),
+    "AMSGrad": _row(AMSGrad, lr=GAMMA, betas=(0.9, 0.9), eps=1e-2, clip=power(0.7, 0.15)),
+    "AMSGrad, weight decay": _row(AMSGrad, lr=GAMMA, betas=(0.9, 0.9), clip=2.0, weight_decay=0.1),
+    "RMSProp": _row(RMSProp, lr=GAMMA, alpha=0.8, eps=1e-2, clip=power(0.5, 0.2)),
+    "FullAdagrad": _row(FullAdagrad, lr=GAMMA, eps=0.1, clip=power(0.5, 0.2)),
     "StochasticNewton": _row(StochasticNewton, lr=GAMMA, lower=0.1, upper=2.0),
 }
 

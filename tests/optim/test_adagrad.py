@@ -42,7 +42,7 @@ def test_equals_the_scalar_reference(
         epsilon,
         lambda n: clip(n + 1),  # the paper's M_n, n ≥ 0
     )
-    optimizer = Adagrad(params, lr=lr, epsilon=epsilon, clip=clip, foreach=foreach)
+    optimizer = Adagrad(params, lr=lr, eps=lambda n: 1 / epsilon(n), clip=clip, foreach=foreach)
     run(optimizer, params, 1, 200)
     assert close(values(params), expected)
 
@@ -51,7 +51,7 @@ def test_equals_torch_when_steps_are_rescaled() -> None:
     # torch sums squares and adds eps outside the root: γ_n = lr n^{-1/2}, ε → ∞ and no clipping
     # give lr Ĥ / (√Σ Ĥ² + 0).
     ours, reference = parameters(WIDE), parameters(WIDE)
-    first = Adagrad(ours, lr=power(0.1, -0.5), epsilon=1e15)
+    first = Adagrad(ours, lr=power(0.1, -0.5), eps=1e-15)
     second = torch.optim.Adagrad(reference, lr=0.1, eps=0.0)
     for n in range(1, 201):
         fill_gradients(ours, n)
@@ -65,9 +65,9 @@ def test_the_average_is_over_the_gradients_a_parameter_had() -> None:
     # One parameter misses every second step: it must move as if those steps were not counted,
     # except for the schedules, which are constant here.
     a, b = torch.ones(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
-    both = Adagrad([a, b], lr=0.1, epsilon=1.0)
+    both = Adagrad([a, b], lr=0.1, eps=1.0)
     c = torch.ones(2, dtype=torch.float64)
-    single = Adagrad([c], lr=0.1, epsilon=1.0)
+    single = Adagrad([c], lr=0.1, eps=1.0)
     for n in range(1, 21):
         a.grad = torch.full_like(a, 0.5)
         b.grad = 2.0 * b if n % 2 == 0 else None
@@ -80,16 +80,17 @@ def test_the_average_is_over_the_gradients_a_parameter_had() -> None:
 
 def test_bounds_are_those_of_the_paper() -> None:
     epsilon, clip = power(3.0, 0.25), power(0.5, 0.3)
-    optimizer = Adagrad(parameters(), lr=0.1, epsilon=epsilon, clip=clip)
+    optimizer = Adagrad(parameters(), lr=0.1, eps=lambda n: 1 / epsilon(n), clip=clip)
     assert optimizer.preconditioner_bounds(1) == (3.0, 3.0)  # ε̲_0 = ε_1
     for n in (2, 5, 40):
         expected = (epsilon(n) ** -2 + clip(n - 1) ** 2) ** -0.5  # M is increasing: sup is last
         assert math.isclose(optimizer.preconditioner_bounds(n)[0], expected, rel_tol=1e-15)
-        assert optimizer.preconditioner_bounds(n)[1] == epsilon(n)
+        # 1 / (1 / ε) differs from ε by at most two roundings.
+        assert math.isclose(optimizer.preconditioner_bounds(n)[1], epsilon(n), rel_tol=4e-16)
 
 
 def test_the_supremum_of_clip_is_not_its_last_value() -> None:
-    optimizer = Adagrad(parameters(), lr=0.1, epsilon=1.0, clip=lambda n: 3.0 if n == 2 else 1.0)
+    optimizer = Adagrad(parameters(), lr=0.1, eps=1.0, clip=lambda n: 3.0 if n == 2 else 1.0)
     assert math.isclose(optimizer.preconditioner_bounds(2)[0], 2.0**-0.5)  # M_0 = 1 only
     assert math.isclose(optimizer.preconditioner_bounds(9)[0], 10.0**-0.5)  # M_1 = 3 in it
     assert math.isclose(optimizer.preconditioner_bounds(2)[0], 2.0**-0.5)  # asked out of order
@@ -116,7 +117,7 @@ def test_bounds_hold_for_the_auxiliary_matrix() -> None:
 
 
 def test_without_clipping_the_lower_bound_is_zero() -> None:
-    optimizer = Adagrad(parameters(), lr=0.1, epsilon=2.0)
+    optimizer = Adagrad(parameters(), lr=0.1, eps=0.5)
     assert optimizer.preconditioner_bounds(1) == (2.0, 2.0)
     assert optimizer.preconditioner_bounds(2) == (0.0, 2.0)
 
@@ -124,8 +125,9 @@ def test_without_clipping_the_lower_bound_is_zero() -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"epsilon": 0.0}, r"epsilon must be a finite number > 0, got 0\.0 in param group 0"),
-        ({"epsilon": math.inf}, "epsilon must be a finite number > 0, got inf"),
+        ({"eps": 0.0}, r"eps must be in \(0, 1000\] .* got 0\.0 in param group 0"),
+        ({"eps": 1e4}, r"eps must be in \(0, 1000\] \(usually 1e-4.*got 10000\.0"),
+        ({"eps": math.inf}, r"eps must be in \(0, 1000\] .* got inf"),
         ({"clip": -1.0}, r"clip must be a number > 0 .*, got -1\.0"),
         ({"clip": math.nan}, "clip must be a number > 0 .*, got nan"),
     ],

@@ -44,7 +44,7 @@ def test_equals_the_scalar_reference(
         1e-4,
         lambda n: clip(n) ** 2,  # the paper's ε_n
     )
-    optimizer = AMSGrad(params, lr, rho1=rho1, rho2=rho2, delta=1e-4, clip=clip, foreach=foreach)
+    optimizer = AMSGrad(params, lr, betas=(rho1, rho2), eps=1e-2, clip=clip, foreach=foreach)
     run(optimizer, params, 1, 200)
     assert close(values(params), expected)
 
@@ -57,7 +57,7 @@ def test_equals_torch_when_steps_undo_the_bias_correction() -> None:
     def gamma(n: int) -> float:
         return 0.01 * math.sqrt(1 - 0.99**n) / (1 - 0.9**n)
 
-    first = AMSGrad(ours, lr=gamma, rho1=0.9, rho2=0.99, delta=1e-30)
+    first = AMSGrad(ours, lr=gamma, betas=(0.9, 0.99), eps=1e-15)
     second = torch.optim.Adam(reference, lr=0.01, betas=(0.9, 0.99), eps=0.0, amsgrad=True)
     for n in range(1, 201):
         fill_gradients(ours, n)
@@ -70,13 +70,13 @@ def test_equals_torch_when_steps_undo_the_bias_correction() -> None:
 def test_the_first_step_is_not_corrected_for_bias() -> None:
     theta = torch.zeros(1, dtype=torch.float64)
     theta.grad = torch.ones_like(theta)
-    AMSGrad([theta], lr=1.0, delta=1e-30).step()
+    AMSGrad([theta], lr=1.0, eps=1e-15).step()
     assert math.isclose(-theta.item(), 0.1 / math.sqrt(0.001), rel_tol=1e-12)  # 3.16
 
 
 def test_bounds_are_those_of_the_paper() -> None:
     clip = power(0.7, 0.15)
-    optimizer = AMSGrad(parameters(), 0.1, rho2=0.9, delta=0.25, clip=clip)
+    optimizer = AMSGrad(parameters(), 0.1, betas=(0.9, 0.9), eps=0.5, clip=clip)
     assert optimizer.preconditioner_bounds(1) == (0.0, 2.0)  # ε̲_0 = 0
     for n in (2, 5, 40):
         expected = (0.25 + clip(n - 1) ** 2 * (1 - 0.9 ** (n - 1))) ** -0.5
@@ -104,17 +104,17 @@ def test_bounds_hold_for_the_matrix_of_the_step_before(clip: Schedule) -> None:
 
 
 def test_without_clipping_the_lower_bound_is_zero() -> None:
-    assert AMSGrad(parameters(), 0.1, delta=0.25).preconditioner_bounds(2) == (0.0, 2.0)
+    assert AMSGrad(parameters(), 0.1, eps=0.5).preconditioner_bounds(2) == (0.0, 2.0)
 
 
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"rho1": 1.0}, r"rho1 must be in \[0, 1\), got 1\.0 in param group 0"),
-        ({"rho2": -0.1}, r"rho2 must be in \[0, 1\), got -0\.1"),
-        ({"rho2": math.nan}, r"rho2 must be in \[0, 1\), got nan"),
-        ({"delta": 0.0}, r"delta must be a finite number > 0, got 0\.0"),
-        ({"delta": -1.0}, r"delta must be a finite number > 0, got -1\.0"),
+        ({"betas": (1.0, 0.9)}, r"betas\[0\] must be in \[0, 1\), got 1\.0 in param group 0"),
+        ({"betas": (0.9, -0.1)}, r"betas\[1\] must be in \[0, 1\), got -0\.1"),
+        ({"betas": (0.9, math.nan)}, r"betas\[1\] must be in \[0, 1\), got nan"),
+        ({"eps": 0.0}, r"eps must be in \(0, 1000\] .* got 0\.0"),
+        ({"eps": -1.0}, r"eps must be in \(0, 1000\] .* got -1\.0"),
         ({"clip": 0.0}, r"clip must be a number > 0 .*, got 0\.0"),
     ],
 )

@@ -28,7 +28,7 @@ def test_supremum_is_right_in_any_order_and_calls_the_schedule_once_in_turn() ->
 
 
 def test_bounds_over_groups_are_the_widest() -> None:
-    groups = [{"params": [torch.ones(1)], "epsilon": e, "clip": 1.0} for e in (0.5, 2.0)]
+    groups = [{"params": [torch.ones(1)], "eps": 1 / e, "clip": 1.0} for e in (0.5, 2.0)]
     optimizer = Adagrad(groups, lr=0.1)
     assert optimizer.preconditioner_bounds(1) == (0.5, 2.0)
     assert optimizer.preconditioner_bounds(1, group=1) == (2.0, 2.0)

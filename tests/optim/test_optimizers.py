@@ -23,6 +23,7 @@ from tests.optim.optim_cases import (
     values,
 )
 
+DENSE = ("FullAdagrad", "StochasticNewton")
 every_optimizer = pytest.mark.parametrize("make", CASES.values(), ids=CASES.keys())
 
 
@@ -35,20 +36,25 @@ def with_gradients(make: Factory, steps: int = 3) -> tuple[AdaptiveOptimizer, li
     return optimizer, params
 
 
-@every_optimizer
-def test_foreach_and_loop_give_the_same_bits(make: Factory) -> None:
+@pytest.mark.parametrize("name", [name for name in CASES if name not in DENSE])
+def test_foreach_and_loop_give_the_same_bits(name: str) -> None:
     results = []
     for foreach in (True, False, None):
         params = parameters(((2,), (3, 1), (), (0,)))
-        run(make(params, foreach=foreach), params, 1, 50)
+        run(CASES[name](params, foreach=foreach), params, 1, 50)
         results.append(values(params))
     assert results[0] == results[1] == results[2]
 
 
-@every_optimizer
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_round_trip_continues_bit_identically(make: Factory, dtype: torch.dtype) -> None:
-    params = parameters(dtype=dtype)
+HALF = (torch.float16, torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, *HALF])
+@pytest.mark.parametrize("name", CASES)
+def test_round_trip_continues_bit_identically(name: str, dtype: torch.dtype) -> None:
+    if name in DENSE and dtype in HALF:
+        return  # refused, as test_full_adagrad holds
+    make, params = CASES[name], parameters(dtype=dtype)
     optimizer = make(params)
     run(optimizer, params, 1, 20)
     theta = [p.detach().clone().requires_grad_() for p in params]
@@ -173,6 +179,21 @@ def test_a_gradient_that_is_not_finite_changes_nothing(make: Factory, value: flo
     assert optimizer.iteration == 4
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if name not in DENSE])
+def test_gradients_are_not_checked_where_that_is_asked(name: str) -> None:
+    """Groups with check_finite=False take any gradient; the others refuse NaN as ever."""
+    a, b = parameters(((2,),)), parameters(((2,),), seed=1)
+    optimizer = CASES[name]([{"params": a, "check_finite": False}, {"params": b}])
+    fill_gradients([*a, *b], 1)
+    a[0].grad = torch.full_like(a[0], math.nan)
+    optimizer.step()
+    assert a[0].isnan().all()
+    assert b[0].isfinite().all()
+    b[0].grad = torch.full_like(b[0], math.nan)
+    with pytest.raises(FloatingPointError, match="NaN"):
+        optimizer.step()
+
+
 @every_optimizer
 def test_nothing_changes_when_the_last_group_is_bad(make: Factory) -> None:
     a, b = parameters(((2,),)), parameters(((2,),), seed=1)
@@ -207,7 +228,7 @@ def test_complex_gradients_are_refused(name: str) -> None:
     assert snapshot(optimizer) == before
 
 
-@pytest.mark.parametrize("name", ["FullAdagrad", "StochasticNewton"])
+@pytest.mark.parametrize("name", DENSE)
 def test_complex_parameters_are_refused_at_once(name: str) -> None:
     with pytest.raises(TypeError, match="complex128"):
         CASES[name]([torch.ones(3, dtype=torch.complex128)])

@@ -76,11 +76,12 @@ def test_law_with_sgd_and_its_planted_bugs() -> None:
 
 def test_law_with_adagrad() -> None:
     gamma, epsilon, clip = power(1.0, -0.5), power(1.0, 0.3), power(2.0, 0.5)
-    indices = draws(lambda theta: Adagrad([theta], gamma, epsilon=epsilon, clip=clip), 4)
+    eps = power(1.0, -0.3)
+    indices = draws(lambda theta: Adagrad([theta], gamma, eps=eps, clip=clip), 4)
     lambdas = [epsilon(1)] + [(epsilon(n + 1) ** -2 + clip(n) ** 2) ** -0.5 for n in range(1, 5)]
     assert consistent(indices, [gamma(n + 1) * lambdas[n] for n in range(5)])
     uniform = draws(
-        lambda theta: Adagrad([theta], constant(1.0), epsilon=epsilon, clip=clip), 4, weight=1.0
+        lambda theta: Adagrad([theta], constant(1.0), eps=eps, clip=clip), 4, weight=1.0
     )
     assert not consistent(uniform, [gamma(n + 1) * lambdas[n] for n in range(5)])
 
@@ -88,7 +89,7 @@ def test_law_with_adagrad() -> None:
 def test_law_with_amsgrad_which_never_draws_the_start() -> None:
     gamma, clip = power(1.0, -0.5), power(1.0, 0.5)
     indices = draws(
-        lambda theta: AMSGrad([theta], gamma, rho1=0.5, rho2=0.5, delta=0.1, clip=clip), 4
+        lambda theta: AMSGrad([theta], gamma, betas=(0.5, 0.5), eps=0.1**0.5, clip=clip), 4
     )
     lambdas = [0.0] + [(0.1 + clip(n) ** 2 * (1 - 0.5**n)) ** -0.5 for n in range(1, 5)]
     assert consistent(indices, [gamma(n + 1) * lambdas[n] for n in range(5)])

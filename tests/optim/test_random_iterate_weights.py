@@ -45,7 +45,7 @@ def test_follows_an_lr_scheduler() -> None:
 def test_several_groups_weigh_by_their_smallest_product() -> None:
     a, b = one_parameter(), one_parameter()
     groups = [{"params": [a], "lr": 1.0, "clip": 2.0}, {"params": [b], "lr": 0.1, "clip": 1.0}]
-    optimizer = Adagrad(groups, lr=1.0, epsilon=1.0)
+    optimizer = Adagrad(groups, lr=1.0, eps=1.0)
     random_iterate = RandomIterate(optimizer, generator())
     _ = random_iterate.index
     assert math.isclose(random_iterate.state_dict()["total"], 0.1)  # min(1 · 1, 0.1 · 1)

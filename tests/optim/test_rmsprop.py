@@ -35,7 +35,7 @@ def test_equals_the_scalar_reference(foreach: bool, clip: Schedule) -> None:
         1e-4,
         lambda n: clip(n + 1),
     )
-    optimizer = RMSProp(params, lr, rho=0.9, delta=1e-4, clip=clip, foreach=foreach)
+    optimizer = RMSProp(params, lr, alpha=0.9, eps=1e-2, clip=clip, foreach=foreach)
     run(optimizer, params, 1, 200)
     assert close(values(params), expected)
 
@@ -43,7 +43,7 @@ def test_equals_the_scalar_reference(foreach: bool, clip: Schedule) -> None:
 def test_equals_torch_without_regularization() -> None:
     # torch adds eps outside the root: equal for eps = 0 and δ → 0.
     ours, reference = parameters(WIDE), parameters(WIDE)
-    first = RMSProp(ours, lr=0.01, rho=0.9, delta=1e-30)
+    first = RMSProp(ours, lr=0.01, alpha=0.9, eps=1e-15)
     second = torch.optim.RMSprop(reference, lr=0.01, alpha=0.9, eps=0.0)
     for n in range(1, 201):
         fill_gradients(ours, n)
@@ -67,18 +67,18 @@ def test_bounds_hold_for_the_matrix_of_the_step() -> None:
 
 
 def test_bounds_by_hand() -> None:
-    optimizer = RMSProp(parameters(), 0.1, rho=0.5, delta=0.25, clip=2.0)
+    optimizer = RMSProp(parameters(), 0.1, alpha=0.5, eps=0.5, clip=2.0)
     lower, upper = optimizer.preconditioner_bounds(2)
     assert math.isclose(lower, (0.25 + 4.0 * 0.75) ** -0.5)
     assert upper == 2.0
-    assert RMSProp(parameters(), 0.1, delta=0.25).preconditioner_bounds(1) == (0.0, 2.0)
+    assert RMSProp(parameters(), 0.1, eps=0.5).preconditioner_bounds(1) == (0.0, 2.0)
 
 
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"rho": 1.0}, r"rho must be in \[0, 1\), got 1\.0"),
-        ({"delta": 0.0}, r"delta must be a finite number > 0, got 0\.0"),
+        ({"alpha": 1.0}, r"alpha must be in \[0, 1\), got 1\.0"),
+        ({"eps": 0.0}, r"eps must be in \(0, 1000\] .* got 0\.0"),
         ({"clip": 0.0}, r"clip must be a number > 0 .*, got 0\.0"),
     ],
 )

@@ -101,11 +101,20 @@ def test_a_tensor_that_leaves_the_range_changes_nothing(make: Factory) -> None:
 
 
 @every_optimizer
-def test_schedulers_that_cycle_momentum_raise_torchs_own_error(make: Factory) -> None:
+def test_schedulers_that_cycle_momentum_need_betas(make: Factory) -> None:
+    """They raise torch's own error for optimizers without, and drive betas[0] of AMSGrad."""
     params = parameters()
     optimizer = make(params, lr=0.1)
-    with pytest.raises(ValueError, match="optimizer must support momentum or beta1 with `cycle_mo"):
-        OneCycleLR(optimizer, max_lr=0.1, total_steps=10)
+    if "betas" in optimizer.defaults:
+        OneCycleLR(optimizer, max_lr=0.1, total_steps=10, base_momentum=0.8, max_momentum=0.95)
+        assert optimizer.param_groups[0]["betas"] == (0.95, 0.9)
+        run(optimizer, params, 1, 1)
+        params = parameters()
+        optimizer = make(params, lr=0.1)
+    else:
+        match = "optimizer must support momentum or beta1 with `cycle_mo"
+        with pytest.raises(ValueError, match=match):
+            OneCycleLR(optimizer, max_lr=0.1, total_steps=10)
     cycle = OneCycleLR(optimizer, max_lr=0.1, total_steps=10, cycle_momentum=False)
     for n in range(1, 9):
         run(optimizer, params, n, n)

@@ -9,11 +9,11 @@ import pytest
 
 from mlmcgrad.schedules import power
 from mlmcgrad.theory import (
+    Assumptions,
     Bound,
     Constants,
     Method,
-    Plan,
-    Problem,
+    Recommendation,
     UnreachableError,
     average_cost,
     bounds,
@@ -23,9 +23,10 @@ from mlmcgrad.theory import (
     rates,
     recommend,
 )
+from mlmcgrad.theory.recommendation import _best_step
 
-EASY = Problem(Constants(d=1, c1=1.0, c2=1.0, c3=0.1), G=1.0, L=1.0, gap=1.0)
-PLAN: Callable[..., Plan] = recommend
+EASY = Assumptions(Constants(d=1, c1=1.0, c2=1.0, c3=0.1), G=1.0, L=1.0, gap=1.0)
+PLAN: Callable[..., Recommendation] = recommend
 
 
 @pytest.mark.parametrize(
@@ -88,11 +89,19 @@ def test_a_candidate_that_fails_does_not_end_the_search() -> None:
 @pytest.mark.parametrize(("gap", "c2"), [(0.0, 1.0), (1.0, 0.0), (0.0, 0.0)])
 def test_a_bound_without_a_best_step(method: Method, gap: float, c2: float) -> None:
     """A/c + B + D·c with A = 0 or D = 0: the smaller, or the larger, the better. A plan exists."""
-    problem = Problem(Constants(d=1, c1=1.0, c2=c2, c3=0.1), G=1.0, L=1.0, gap=gap)
+    problem = Assumptions(Constants(d=1, c1=1.0, c2=c2, c3=0.1), G=1.0, L=1.0, gap=gap)
     plan = recommend(0.5, problem, method, alphas=(0.5,), scales=(4.0,))
     assert plan.bound <= 0.5
     assert (plan.gamma.c < 1e-6) == (gap < c2)
     assert (plan.gamma.c > 1e6) == (gap > c2)
+
+
+@pytest.mark.parametrize("constant", [0.1, 0.3, 0.7, 1.1, 1 / 3])
+def test_a_term_of_zero_does_not_decide_by_its_rounding(constant: float) -> None:
+    """A/c + B and B + D·c for several B, which round differently."""
+    assert _best_step(lambda c: 1.0 / c + constant)[1] > 1e6
+    assert _best_step(lambda c: constant + c)[1] < 1e-6
+    assert _best_step(lambda c: 4.0 / c + constant + c)[1] == pytest.approx(2.0)
 
 
 def test_the_search_ends_by_itself() -> None:
@@ -104,7 +113,7 @@ def test_finer_accuracy_and_slower_chains_cost_more() -> None:
     plans = [recommend(a, EASY, alphas=(0.5,), scales=(1.0,)) for a in (1.0, 0.3, 0.1)]
     assert plans == sorted(plans, key=lambda plan: plan.expected_cost)
     slow, fast = (
-        Problem(constants(1, ergodicity([[1 - p, p], [p, 1 - p]])), G=1.0, L=1.0, gap=1.0)
+        Assumptions(constants(1, ergodicity([[1 - p, p], [p, 1 - p]])), G=1.0, L=1.0, gap=1.0)
         for p in (0.05, 0.45)
     )
     assert recommend(1.0, slow).iterations > recommend(1.0, fast).iterations

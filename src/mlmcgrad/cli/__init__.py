@@ -1,14 +1,22 @@
-"""The command line: `mlmcgrad COMMAND --help` says what each command takes."""
+"""The command line: `mlmcgrad COMMAND --help` describes each command.
+
+Nothing is imported here that needs a package besides Python, so that a missing one can be named.
+"""
 
 from __future__ import annotations
 
 import gc
+import io
+import os
+import re
 import signal
 import sys
+from contextlib import suppress
 
-from mlmcgrad.cli.attention import attentive
-from mlmcgrad.cli.streams import lasting
-from mlmcgrad.runs.signals import Signals
+from mlmcgrad.paper.runs.process import Signals, interruptible
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_INSTALL = {"distributed": "'mlmcgrad[cluster]'", "tensorboard": "tensorboard"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -17,31 +25,55 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: of the command line; by default those of the process, which then ends with it.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # characters that its encoding lacks
     try:
-        with lasting(), attentive(), Signals() as signals:
+        with Signals():
             try:
-                with signals.at_once():
+                with interruptible():
                     return _run(sys.argv[1:] if arguments is None else arguments)
             except KeyboardInterrupt as stopped:
                 # A run that stopped on request says how far it got, and which signal it was.
-                sys.stderr.write(f"mlmcgrad: {stopped if stopped.args else 'interrupted'}\n")
+                say(str(stopped) if stopped.args else "interrupted")
                 return int(getattr(stopped, "code", 130))
     finally:
+        try:
+            sys.stdout.flush()
+        except (AttributeError, OSError):  # nobody reads it any more: Python must not try again
+            discard_output()
         if arguments is None:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback while Python cleans up,
             gc.freeze()  # which takes a second if it looks for cycles in all of torch
 
 
+def printable(text: str) -> str:
+    """Spell out control characters of names of files or groups, which a terminal would obey."""
+    return _CONTROL.sub(lambda found: ascii(found.group())[1:-1], text)
+
+
+def say(text: str) -> None:
+    """Write a line to standard error, if somebody can read it."""
+    with suppress(AttributeError, OSError):
+        sys.stderr.write(f"mlmcgrad: {printable(text)}\n")
+        sys.stderr.flush()
+
+
+def discard_output() -> None:
+    """Send everything that is printed from now on to nowhere."""
+    with suppress(AttributeError, OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _run(arguments: list[str]) -> int:
     try:
         from mlmcgrad.cli.commands import main as run
+
+        return run(arguments)
     except ModuleNotFoundError as error:
-        sys.stderr.write(
-            f"mlmcgrad: the command line needs the package {error.name}; "
-            "pip install 'mlmcgrad[cli]'\n"
-        )
+        install = _INSTALL.get(error.name or "", "'mlmcgrad[paper]'")
+        say(f"the command line needs the package {error.name}; pip install {install}")
         return 2
-    return run(arguments)
 
 
 __all__ = ["main"]

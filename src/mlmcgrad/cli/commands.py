@@ -1,4 +1,4 @@
-"""The table of commands: which settings each one takes, and which module runs it.
+"""The table of commands: the settings of each one, and the function that runs it.
 
 The settings of a command are a dataclass, from which its options are made. torch is imported only
 when a command runs.
@@ -6,41 +6,117 @@ when a command runs.
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 from rich.console import Console
+from rich.text import Text
 
 import mlmcgrad
-from mlmcgrad.cli.data import Data
-from mlmcgrad.cli.fit import Fit
-from mlmcgrad.experiments.boltzmann.settings import Boltzmann
-from mlmcgrad.experiments.bound.settings import Bound
-from mlmcgrad.experiments.demo.settings import Demo
-from mlmcgrad.experiments.plan.settings import Plan
-from mlmcgrad.experiments.rates.settings import Rates
-from mlmcgrad.experiments.reproduce.settings import Report, Reproduce
-from mlmcgrad.experiments.scaling.settings import Scaling
-from mlmcgrad.training.config import Config
+from mlmcgrad import mixed
+from mlmcgrad._checks import positive, whole
+from mlmcgrad._files import write_atomically
+from mlmcgrad.cli import discard_output, printable, say
+from mlmcgrad.paper.experiments.reproduce.settings import Report, Reproduce
+from mlmcgrad.paper.experiments.settings import (
+    SEEDS,
+    BoltzmannSettings,
+    BoundSettings,
+    DemoSettings,
+    PlanSettings,
+    RatesSettings,
+    ScalingSettings,
+)
+from mlmcgrad.paper.runs import folder as records
+from mlmcgrad.paper.runs.process import bars
+from mlmcgrad.paper.training import config as training
+
+if TYPE_CHECKING:
+    from mlmcgrad.mixed.result import Fit, FitStep
+    from mlmcgrad.paper.datasets import Dataset
 
 DESCRIPTION = "Multilevel Monte Carlo gradients through a Markov chain; --version: which version."
+_FIT_FILES = ("fit.json", "table.txt", "random_effects.csv", "fit.png", "fit.svg")
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """Fit a mixed-effects model: the maximum of its exact likelihood, with a certificate."""
+
+    data: tyro.conf.Positional[Path]
+    """CSV file with a header; rows with a missing value in a column of the formula are left out."""
+    formula: tyro.conf.Positional[str]
+    """For example "use ~ age + urban + (1 + urban | district)"; counts of successes as
+    "y | trials(n) ~ …"."""
+    family: Literal["bernoulli", "binomial", "poisson", "negative_binomial", "gaussian", "gamma"]
+    """Distribution of the response."""
+    link: Literal["logit", "probit", "cloglog"] | None = None
+    """Link of bernoulli and binomial; logit by default."""
+    out: Path | None = None
+    """Folder for fit.json, the table, random effects and a figure; by default nothing is written.
+    """
+    force: bool = False
+    """Move an earlier run in the folder aside, into old-1, old-2, …; nothing is deleted."""
+    seed: int = 0
+    """Seed of everything random."""
+    tolerance: float = 0.02
+    """Largest Monte Carlo error of an estimate, in its standard errors."""
+    iterations: int = 2000
+    """Maximum number of iterations; Ctrl-C stops earlier and shows the result so far."""
+
+    def __post_init__(self) -> None:
+        whole(self.seed, "seed", 0, SEEDS)
+        positive(self.tolerance, "tolerance")
+        whole(self.iterations, "iterations", 1, 2**31)
+        if self.link is not None and self.family not in ("bernoulli", "binomial"):
+            raise ValueError(
+                f"link is for bernoulli and binomial only, got {self.link} for {self.family}; "
+                "leave it out"
+            )
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Fetch a dataset, verify it and say where it is cached."""
+
+    dataset: tyro.conf.Positional[training.Dataset | Path]
+    """mnist (10 to 12 MB) and cifar10 (140 to 170 MB) are downloaded once, digits ships with
+    scikit-learn, and your own file NAME.npz is checked."""
+    source: Path | None = None
+    """Folder or tarball that holds mnist or cifar10, to use instead of the cache or a download."""
+
+    def __post_init__(self) -> None:
+        if self.source is not None and self.dataset not in ("mnist", "cifar10"):
+            raise ValueError(
+                f"source is for mnist and cifar10 only, got {self.source} for {self.dataset}; "
+                "leave it out"
+            )
+
+
 COMMANDS: dict[str, tuple[type, str]] = {
-    "fit": (Fit, "cli.fit"),
-    "reproduce": (Reproduce, "experiments.reproduce.run"),
-    "data": (Data, "cli.data"),
-    "boltzmann": (Boltzmann, "experiments.boltzmann.run"),
-    "demo": (Demo, "experiments.demo.run"),
-    "scaling": (Scaling, "experiments.scaling.run"),
-    "rates": (Rates, "experiments.rates.run"),
-    "bound": (Bound, "experiments.bound.run"),
-    "train": (Config, "cli.train"),
-    "plan": (Plan, "experiments.plan.run"),
-    "report": (Report, "experiments.reproduce.report"),
+    "fit": (FitSettings, "cli.commands:fit"),
+    "reproduce": (Reproduce, "paper.experiments.reproduce.run:run"),
+    "data": (DataSettings, "cli.commands:data"),
+    "boltzmann": (BoltzmannSettings, "paper.experiments.boltzmann:run"),
+    "demo": (DemoSettings, "paper.experiments.demo:run"),
+    "scaling": (ScalingSettings, "paper.experiments.scaling:run"),
+    "rates": (RatesSettings, "paper.experiments.rates:run"),
+    "bound": (BoundSettings, "paper.experiments.bound:run"),
+    "train": (training.Config, "cli.commands:train"),
+    "plan": (PlanSettings, "paper.experiments.plan:run"),
+    "report": (Report, "paper.experiments.reproduce.report:run"),
 }
-"""The settings of each command, and the module whose `run(settings, console)` it calls."""
+"""The settings of each command, and the function (`module:name`) called with them and a console."""
 
 
 def main(arguments: list[str]) -> int:
@@ -49,42 +125,207 @@ def main(arguments: list[str]) -> int:
         sys.stdout.write(f"mlmcgrad {mlmcgrad.__version__}\n")
         return 0
     try:
-        settings, module = _parse(arguments)
-        if module != "cli.train" and _one_of_many():
+        name, settings = parse(arguments)
+        if name != "train" and _one_of_many():
             raise ValueError("only train runs on several processes; start others without torchrun")
-        if getattr(settings, "slurm", 0):
-            settings = import_module("mlmcgrad.cli.slurm").follow(arguments[0], settings, Console())
-        import_module(f"mlmcgrad.{module}").run(settings, Console())
+        module, _, function = COMMANDS[name][1].partition(":")
+        getattr(import_module(f"mlmcgrad.{module}"), function)(settings, LastingConsole())
     except (ValueError, OSError, FloatingPointError) as error:
-        sys.stderr.write(f"mlmcgrad: {error}\n")
+        say(str(error))
         return 2
     except (MemoryError, RuntimeError) as error:
         if not _no_memory(error):
             raise
         wanted = str(error).splitlines()[0] if str(error) else "no more can be had"
-        sys.stderr.write(f"mlmcgrad: memory ran out ({wanted}); ask for less at a time\n")
+        say(f"memory ran out ({wanted}); ask for less at a time")
         return 2
     return 0
 
 
-def _parse(arguments: list[str]) -> tuple[Any, str]:
-    """The settings that the options make, and the module that runs them."""
-    # tyro makes twins that check nothing, so that what settings refuse is said by `main`, in one
-    # line: tyro would put it into a box, after the name of a class that no user knows.
+def train(config: training.Config, console: Console) -> dict[str, Any]:
+    """Train and print the result; return the content of summary.json.
+
+    Of processes that torchrun has started, the first one prints.
+    """
+    from mlmcgrad.distributed.world import group
+    from mlmcgrad.paper.training.loop import train as run
+
+    with group(config.run.device) as world:
+        result = run(config, console if world.rank == 0 else None)
+    summary = result.summary
+    if world.rank:
+        return summary
+    bits = summary.get("bits_per_dimension")
+    console.print(
+        f"{config.gradient.method} on {config.dataset}: test NLL {summary['nll']:.2f} ± "
+        f"{summary['nll_se']:.2f} nats per image"
+        + (f" ({bits:.3f} bits per dimension)" if bits is not None else "")
+        + f" after {summary['iteration']} iterations, "
+        f"{summary['evaluations']} network evaluations, {summary['seconds']:.0f} s",
+        soft_wrap=True,
+    )
+    console.print(f"run folder: {result.folder}", style="bold", soft_wrap=True)
+    return summary
+
+
+def data(settings: DataSettings, console: Console) -> Dataset:
+    """Get the dataset with a progress bar, and print what it is and where it is cached."""
+    from mlmcgrad.paper import datasets  # a third of the time of `mlmcgrad --help`
+    from mlmcgrad.paper.datasets.dataset import sha256
+
+    with bars(console) as bar:
+        task = bar.add_task("looking in the cache", total=None)
+
+        def show(what: str, done: int, total: int | None) -> None:
+            bar.update(task, description=what, completed=done, total=total)
+
+        if settings.dataset == "digits":
+            images = datasets.digits()
+        elif settings.dataset == "mnist":
+            images = datasets.mnist(settings.source, progress=show)
+        elif settings.dataset == "cifar10":
+            images = datasets.cifar10(settings.source, progress=show)
+        else:
+            images = datasets.pictures(settings.dataset)
+    lines = {"dataset": images.name, "from": images.source}
+    lines |= {"cached in": str(images.folder)} if images.folder else {}
+    for part, array in (("train", images.train), ("test", images.test)):
+        lines[part] = f"{array.shape}, {array.dtype}, values 0 to {images.levels - 1}"
+        lines[f"{part} sha256"] = sha256(array)
+    for name, value in lines.items():
+        console.print(f"{name:>12}  {value}", soft_wrap=True)
+    return images
+
+
+def fit(settings: FitSettings, console: Console) -> Fit:
+    """Fit a mixed-effects model, print its table, and write its files."""
+    with _held(settings), bars(console, "{task.fields[what]}") as bar:
+        task = bar.add_task("fitting", total=None, what="")
+
+        def show(step: FitStep) -> None:
+            bar.update(task, what=step.text)
+
+        with warnings.catch_warnings():
+            # The table states the problem.
+            warnings.simplefilter("ignore", mixed.ConvergenceWarning)
+            result = mixed.fit(
+                settings.formula,
+                settings.data,
+                settings.family,
+                link=settings.link,
+                seed=settings.seed,
+                tolerance=settings.tolerance,
+                iterations=settings.iterations,
+                progress=show,
+            )
+        bar.stop()
+        console.print(str(result), soft_wrap=True)
+        if settings.out is not None:
+            _write_fit(result, settings.out)
+            console.print(f"files: {settings.out}", style="bold", soft_wrap=True)
+    if result.live is not None and result.live.stopped is not None:
+        raise result.live.stopped  # it knows which signal it was
+    return result
+
+
+@contextmanager
+def _held(settings: FitSettings) -> Iterator[None]:
+    """Hold the folder of a fit, if there is one; a fit with the same settings is replaced."""
+    out, owner = settings.out, records.Owner("fit", _FIT_FILES)
+    if out is None:
+        yield
+        return
+    with records.held(out, owner, resume=not settings.force, force=settings.force) as before:
+        if before:
+            path = out / records.CONFIG
+            records.check_same(path, before.get("settings"), settings, ("out", "force"))
+        records.write_config(out, owner, settings=records.as_record(settings))
+        yield
+
+
+def _write_fit(result: Fit, folder: Path) -> None:
+    """Write the files of a fit, those with numbers before the figures.
+
+    Labels that a spreadsheet would evaluate, such as =HYPERLINK(…), begin with an apostrophe.
+    """
+    import pandas as pd
+
+    from mlmcgrad.mixed.formula import printable
+
+    def cell(text: str) -> str:
+        shown = printable(text)
+        number = re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", shown)
+        return f"'{shown}" if shown.startswith(("=", "+", "-", "@")) and not number else shown
+
+    result.save(folder / "fit.json")
+    write_atomically(folder / "table.txt", f"{result}\n".encode())
+    parts = []
+    for f in result.factors:
+        for i, term in enumerate(f.terms):
+            columns = {"factor": f.name, "group": list(f.groups), "term": term}
+            numbers = {"mean": f.mean[:, i].numpy(), "sd": f.sd[:, i].numpy()}
+            parts.append(pd.DataFrame(columns | numbers))
+    effects = pd.concat(parts)
+    for name in ("factor", "group", "term"):
+        effects[name] = effects[name].map(cell)
+    write_atomically(folder / "random_effects.csv", effects.to_csv(index=False).encode())
+    figure = result.plot()
+    for name in ("fit.png", "fit.svg"):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=name[-3:], dpi=160)
+        write_atomically(folder / name, buffer.getvalue())
+
+
+class LastingConsole(Console):
+    """A console that does not end the command if the reader of a pipe has gone.
+
+    What users name is data: it is printed as it is, not read as markup or by the terminal.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a text that is to be printed, alone or in a cell of a table."""
+        return super().render_str(printable(text), **options)
+
+    def on_broken_pipe(self) -> None:
+        """Print nothing more."""
+        self.quiet = True
+        discard_output()
+
+
+def parse(arguments: list[str]) -> tuple[str, Any]:
+    """Return the name of the command and the settings that its options make."""
+    # tyro makes twins that check nothing, so that `main` prints what settings refuse, in one line:
+    # tyro would put it into a box, after the name of a class that no user knows.
     twins: dict[str, Any] = {
         name: type(kind.__name__, (kind,), {"__post_init__": _accept, "__doc__": kind.__doc__})
         for name, (kind, _) in COMMANDS.items()
     }
     options: Any = tyro.extras.subcommand_cli_from_dict(
-        twins, prog="mlmcgrad", description=DESCRIPTION, args=arguments
+        twins,
+        prog="mlmcgrad",
+        description=DESCRIPTION,
+        args=arguments,
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
     )
     (name,) = (name for name, twin in twins.items() if twin is type(options))
-    kind, module = COMMANDS[name]
-    return kind(**vars(options)), module
+    values = {field: _expanded(value) for field, value in vars(options).items()}
+    return name, COMMANDS[name][0](**values)
+
+
+def _expanded(value: Any) -> Any:
+    """Return paths with the home folder for ~, which a shell leaves in --out=~/run."""
+    from mlmcgrad.paper.datasets.dataset import expanded  # late, with NumPy: not for --help
+
+    if isinstance(value, tuple):
+        return tuple(map(_expanded, value))
+    return expanded(value) if isinstance(value, Path) else value
 
 
 def _one_of_many() -> bool:
-    """Whether torchrun has started this process and others."""
+    """Return whether torchrun has started this process and others."""
     return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
@@ -93,5 +334,7 @@ def _accept(_: object) -> None:
 
 
 def _no_memory(error: Exception) -> bool:
-    """Whether an allocation failed; on a CPU torch has no class of its own for that."""
-    return isinstance(error, MemoryError) or "tried to allocate" in str(error).lower()
+    """Return whether an allocation failed; on a CPU torch has no class of its own for that."""
+    said = str(error).lower()
+    overflow = "storage size calculation overflowed" in said
+    return isinstance(error, MemoryError) or "tried to allocate" in said or overflow

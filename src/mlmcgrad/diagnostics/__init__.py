@@ -1,45 +1,42 @@
-"""Is it right on your problem, and how long must the chain be? Plans, bias, levels, chains."""
+"""Choose, compare and certify gradient estimators on your problem.
 
-from mlmcgrad.diagnostics.certificate import Bias, Certificate, Check
-from mlmcgrad.diagnostics.certifying import certify
-from mlmcgrad.diagnostics.chains import Health, Weights, diagnose, effective_sample_size, weights
-from mlmcgrad.diagnostics.choice import Choice, describe
-from mlmcgrad.diagnostics.comparing import compare
-from mlmcgrad.diagnostics.comparison import Comparison, Contender
-from mlmcgrad.diagnostics.export import to_arviz, to_dict
-from mlmcgrad.diagnostics.ladder import Accuracy, accuracy
-from mlmcgrad.diagnostics.levels import LevelTest, level_test
-from mlmcgrad.diagnostics.per_chain import chain_gradients
-from mlmcgrad.diagnostics.planning import plan
-from mlmcgrad.diagnostics.reference import Reference, long_run
-from mlmcgrad.diagnostics.slopes import Fit, fit_line, fit_power
+| function | answers |
+|---|---|
+| `plan` | which estimator, how long a chain, for a budget? |
+| `compare` | which of several gradients is best, at which budget? |
+| `certify` | what is the true gradient here, and is the sampler right? |
+| `level_test` | do the levels telescope, how fast do they decay? |
+| `to_arviz`, `to_dict` | the chains, for R̂, effective sample sizes and trace plots in ArviZ |
+| `long_run` | a reference gradient, if no exact one is known |
+| `describe` | an estimator as Python code |
+"""
+
+from mlmcgrad.diagnostics._certify import Bias, Certificate, certify
+from mlmcgrad.diagnostics._checks import Check
+from mlmcgrad.diagnostics._compare import Comparison, Contender, Reference, compare, long_run
+from mlmcgrad.diagnostics._export import to_arviz, to_dict
+from mlmcgrad.diagnostics._levels import LevelRow, LevelTest, level_test
+from mlmcgrad.diagnostics._plan import Plan, Predicted, describe, plan
+from mlmcgrad.diagnostics._schedule import Truncations
 
 __all__ = [
-    "Accuracy",
     "Bias",
     "Certificate",
     "Check",
-    "Choice",
     "Comparison",
     "Contender",
-    "Fit",
-    "Health",
+    "LevelRow",
     "LevelTest",
+    "Plan",
+    "Predicted",
     "Reference",
-    "Weights",
-    "accuracy",
+    "Truncations",
     "certify",
-    "chain_gradients",
     "compare",
     "describe",
-    "diagnose",
-    "effective_sample_size",
-    "fit_line",
-    "fit_power",
     "level_test",
     "long_run",
     "plan",
     "to_arviz",
     "to_dict",
-    "weights",
 ]

@@ -1,11 +1,10 @@
-"""One training on many processes, which `torchrun` starts.
+"""One training on many processes, started by `torchrun`.
 
-`Sharded` splits the chains of a batch; `reduce` averages the gradients of processes that each have
-chains of their own. Results do not depend on the number of processes, see `shards.py`.
+`Sharded` splits the chains of a batch between processes; `reduce` averages the gradients of
+processes that have chains of their own. Results do not depend on the number of processes.
 """
 
-from mlmcgrad.distributed.reducing import reduce
-from mlmcgrad.distributed.sharded import Sharded
-from mlmcgrad.distributed.worlds import LostError, World, current, group
+from mlmcgrad.distributed.shards import Sharded
+from mlmcgrad.distributed.world import LostError, World, current, group, reduce
 
 __all__ = ["LostError", "Sharded", "World", "current", "group", "reduce"]

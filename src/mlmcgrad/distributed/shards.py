@@ -1,195 +1,310 @@
-"""A batch in shards: chains that run together, with randomness of their own.
+"""`MarkovGradient` on several processes: a batch is cut into shards, which they share.
 
-A kernel draws for all chains of a call from one generator. So that no number depends on how many
-processes there are, a batch is cut into a fixed number of shards, dealt by cost, and shard s of
-iteration n draws from a generator seeded by (seed, n, s). Processes share the shards: one process
-computes all of them one after the other, as many processes as shards one each. The plan of the
-lengths is drawn once for the whole batch, from (seed, n). Where one chain is more than what a shard
-has on average, other processes do a part of its work (`share.py`), and the same numbers come of it.
+A kernel draws for all chains of a call from one generator. So that no number depends on the number
+of processes, a batch is cut into a fixed number of shards, and shard s of iteration n draws from a
+generator seeded by (seed, n, s). A single process computes all shards one after the other; with as
+many processes as shards each computes one. The lengths of all chains are drawn once for the whole
+batch, from a generator seeded by (seed, n).
+
+Chains are dealt to shards by cost, longest first: each goes to the shard with the least work so far
+(Graham 1969). The largest shard is then below the mean plus the cost of one chain, and a chain that
+costs more than the mean has a shard for itself.
 
 Gradients are added in float64, each times the number of chains of its shard, and the sum is divided
 at the end. Products of a float32 and a small integer are exact, and so are nearly all of their
 sums, in any order. Weights like 13/50 would not do: multiples of 1/50 lie halfway between two
-float32 so often that the order of the sums would decide which of them it is.
+float32 so often that the order of the sums would decide the rounding.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from operator import mul
-from typing import Any
+from typing import Any, SupportsIndex, TypeAlias, final
 
 import torch
 from torch import Tensor
 
-from mlmcgrad.distributed.collectives import add_up
-from mlmcgrad.distributed.deal import dealt
-from mlmcgrad.distributed.worlds import current
-from mlmcgrad.kernels.base import Start, map_tensors
+from mlmcgrad._checks import whole
+from mlmcgrad.backward import Estimate, accumulate
+from mlmcgrad.distributed.world import (
+    all_reduce,
+    check_equal,
+    check_same,
+    current,
+    fingerprint,
+    seed_for,
+)
+from mlmcgrad.gradient import MarkovGradient
+from mlmcgrad.kernels.base import Context, Outcome, Start, map_tensors, take, tensors_in
+from mlmcgrad.lengths import Lengths
 from mlmcgrad.measure import pick
-from mlmcgrad.plan import Plan
-from mlmcgrad.seeds import seed_for
 
-ELSEWHERE = "it is in another process, whose message says what"
+ShardGradient: TypeAlias = tuple[tuple[Tensor, ...], Estimate, tuple[float, ...]]
+"""Gradients and estimate of one shard, and further numbers that the caller combines."""
 
-
-@dataclass(frozen=True)
-class Part:
-    """What a shard comes to, or a part of its work: what belongs to one shard is added up."""
-
-    gradients: tuple[Tensor, ...]  # of each parameter, mean or sum over the chains of the shard
-    numbers: tuple[float, ...]  # whatever else is to be known of it
-    last: Tensor | None = None  # (chains of the shard, *shape): where its chains ended
-
-
-@dataclass(frozen=True)
-class Whole:
-    """What all shards come to: the same in every process."""
-
-    gradients: tuple[Tensor, ...]
-    numbers: tuple[tuple[float, ...], ...]  # a row for each shard
-    last: Tensor  # (chains, *shape); (0,) if it was not wanted
+_COUNTS = 5  # numbers of an estimate that its lengths do not imply
 
 
 @dataclass(frozen=True)
 class Shards:
-    """The chains of each shard of one batch.
+    """The shards of one batch.
 
     Attributes:
-        rows: numbers of the chains of each shard, ascending.
-        plans: lengths of the chains of each shard.
+        whole: lengths of all chains.
+        rows: indices of the chains of each shard, ascending.
+        lengths: lengths of the chains of each shard.
+        call: the seed and the iteration, which all processes must have in common.
     """
 
+    whole: Lengths
     rows: tuple[Tensor, ...]
-    plans: tuple[Plan, ...]
+    lengths: tuple[Lengths, ...]
+    call: str = ""
 
     @classmethod
-    def of(cls, plan: Plan, count: int) -> Shards:
-        """Cut a batch into shards of about the same number of transitions.
+    def of(cls, lengths: Lengths, count: int, call: str = "") -> Shards:
+        """Cut a batch into `count` shards with about the same number of transitions.
 
         Raises:
             ValueError: there are fewer chains than shards.
         """
-        if count > len(plan.levels):
+        if count > len(lengths.levels):
             raise ValueError(
-                f"shards must be ≤ {len(plan.levels)}, the number of chains, got {count}; use "
+                f"shards must be ≤ {len(lengths.levels)}, the number of chains, got {count}; use "
                 "fewer shards, or a larger batch"
             )
-        rows = dealt(plan.longest, count)
-        plans = [plan.select(mine) for mine in rows]
-        plans[0] = replace(plans[0], cut=plan.cut)  # so that it is said once
-        return cls(tuple(rows), tuple(plans))
-
-    @property
-    def shares(self) -> list[float]:
-        """The part of the chains that each shard has."""
-        chains = sum(map(len, self.rows))
-        return [len(mine) / chains for mine in self.rows]
+        rows = deal(lengths.longest, count)
+        each = [lengths.select(mine) for mine in rows]
+        each[0] = replace(each[0], cut=lengths.cut)  # so that one shard warns of it
+        return cls(lengths, tuple(rows), tuple(each), call)
 
     def mean(self, values: Sequence[float]) -> float:
-        """The mean over all chains of what is a mean over the chains of each shard."""
-        return sum(map(mul, self.shares, values))
+        """Return the mean over all chains, given the mean over the chains of each shard."""
+        chains = sum(map(len, self.rows))
+        return sum(map(mul, [len(mine) / chains for mine in self.rows], values))
 
-    def ranks(self, costs: Sequence[float]) -> list[int]:
-        """The process of each shard: they are dealt by cost.
+    def compute(
+        self,
+        gradient_of: Callable[[int], ShardGradient],
+        parameters: Sequence[Tensor],
+        *,
+        extra: int = 0,
+        mean: bool = True,
+        last: bool = True,
+    ) -> tuple[tuple[Tensor, ...], Estimate, list[list[float]]]:
+        """Compute the shards of this process, and add up the gradients of all processes.
+
+        Args:
+            gradient_of: computes a shard, given its number.
+            parameters: the tensors of the gradients.
+            extra: how many further numbers `gradient_of` returns.
+            mean: whether gradients and values are means over the chains, or sums.
+            last: whether to exchange the last states of the chains as well.
+
+        Returns:
+            Gradients and estimate of all chains, the same in every process, and a list for each
+            further number, in the order of the shards. Without `last`, `estimate.last` is empty.
 
         Raises:
-            ValueError: there are more processes than shards.
+            ValueError: there are more processes than shards, or they do not agree on the call.
+            FloatingPointError: something is not finite in one process; all of them raise.
         """
+        sizes = [parameter.numel() for parameter in parameters]
+        device, columns = parameters[0].device, _COUNTS + extra
+        cells, world = len(self.rows) * columns, current()
+        flat = torch.zeros(sum(sizes) + cells + world.size + 1, dtype=torch.float64, device=device)
+        *sums, numbers, calls, failed = flat.split([*sizes, cells, world.size, 1])
+        calls[world.rank] = fingerprint(self.call, [self.whole.levels, self.whole.terms])
+        table = numbers.view(-1, columns)
+        # The numbers of chains without their common factor, or 1 for a sum.
+        chains = [len(rows) if mean else 1 for rows in self.rows]
+        weights = [count // math.gcd(*chains) for count in chains]
+        ends: dict[int, Tensor] = {}
+        error: FloatingPointError | None = None
+        try:
+            for shard in self._of_this_process():
+                gradients, one, further = gradient_of(shard)
+                for total, gradient in zip(sums, gradients, strict=True):
+                    total.add_(gradient.reshape(-1).to(device), alpha=weights[shard])
+                moves = one.acceptance * one.transitions
+                counts = (one.value, moves, one.evaluations, one.loss_evaluations, one.invalid)
+                table[shard] = torch.tensor((*counts, *further), dtype=torch.float64)
+                ends[shard] = one.last
+        except FloatingPointError as exception:
+            error = exception
+            failed.fill_(1.0)
+        all_reduce(flat)
+        remedy = "every process passes the same n, counted from 1, and has the same seed"
+        check_equal("n, seed or lengths", calls.tolist(), remedy)
+        if failed:
+            raise error or FloatingPointError("another process reports the reason")
+        # Combined shard by shard, so that no digit depends on the processes.
+        values, accepted, evaluations, losses, invalid, *others = table.T.tolist()
+        states = self._gather(ends) if last else flat.new_zeros(0)
+        estimate = Estimate.of(
+            self.whole,
+            Outcome(states, int(sum(evaluations)), sum(accepted), int(sum(invalid))),
+            value=self.mean(values) if mean else sum(values),
+            loss_evaluations=int(sum(losses)),
+            parameters=tuple(parameters),
+        )
+        divisor, pairs = sum(weights) if mean else 1, zip(parameters, sums, strict=True)
+        means = ((total / divisor).to(p.device, p.dtype).view_as(p) for p, total in pairs)
+        return tuple(means), estimate, others
+
+    def _of_this_process(self) -> list[int]:
+        """Deal the shards to the processes by transitions, and return those of this one."""
         world = current()
         if len(self.rows) < world.size:
             raise ValueError(
                 f"shards must be ≥ {world.size}, the number of processes, got {len(self.rows)}; "
                 "start fewer processes, or begin with more shards"
             )
-        ranks = [0] * len(self.rows)
-        for rank, mine in enumerate(dealt(costs, world.size)):
-            for shard in mine.tolist():
-                ranks[shard] = rank
-        return ranks
+        costs = [int(lengths.longest.sum()) for lengths in self.lengths]
+        shards: list[int] = deal(costs, world.size)[world.rank].tolist()
+        return shards
 
-    def compute(
-        self,
-        parts: Iterable[tuple[int, Part]],
-        parameters: Sequence[Tensor],
-        *,
-        numbers: int,
-        mean: bool = True,
-        last: bool = True,
-    ) -> Whole:
-        """Compute what this process has to do, and add up what all of them did.
-
-        Args:
-            parts: computes it, each part with the number of its shard.
-            parameters: what the gradients belong to.
-            numbers: how many a part has besides.
-            mean: whether gradients are means over chains, or sums.
-            last: whether the ends of the chains are wanted: one exchange more.
-
-        Raises:
-            FloatingPointError: in some process something is not finite; all of them raise.
-        """
-        sizes = [parameter.numel() for parameter in parameters]
-        device = parameters[0].device
-        weights, divisor = self._weights() if mean else ([1] * len(self.rows), 1)
-        cells = len(self.rows) * numbers
-        flat = torch.zeros(sum(sizes) + cells + 1, dtype=torch.float64, device=device)
-        *sums, table, failed = flat.split([*sizes, cells, 1])
-        ends: dict[int, Tensor] = {}
-        error: FloatingPointError | None = None
-        try:
-            for shard, part in parts:
-                for total, gradient in zip(sums, part.gradients, strict=True):
-                    total.add_(gradient.reshape(-1).to(device), alpha=weights[shard])
-                row = slice(shard * numbers, (shard + 1) * numbers)
-                table[row] += torch.tensor(part.numbers, dtype=torch.float64, device=device)
-                if part.last is not None:
-                    ends[shard] = part.last
-        except FloatingPointError as exception:
-            error = exception
-            failed.fill_(1.0)
-        add_up([flat])
-        if failed:
-            raise error or FloatingPointError(ELSEWHERE)
-        pairs = zip(parameters, sums, strict=True)
-        return Whole(
-            tuple((total / divisor).to(p.device, p.dtype).view_as(p) for p, total in pairs),
-            tuple(map(tuple, table.view(-1, numbers).tolist())),
-            self._together(ends) if last else flat.new_zeros(0),
-        )
-
-    def _weights(self) -> tuple[list[int], int]:
-        """The shares as integers without a common factor, and what their sum is."""
-        counts = list(map(len, self.rows))
-        factor = math.gcd(*counts)
-        return [count // factor for count in counts], sum(counts) // factor
-
-    def _together(self, ends: dict[int, Tensor]) -> Tensor:
-        """The ends of all chains: every process fills in its own, and adds 0 to those of others."""
+    def _gather(self, ends: dict[int, Tensor]) -> Tensor:
+        """Return the last states of all chains: each process adds 0 to those of the others."""
         one = next(iter(ends.values()))
         wide = torch.promote_types(one.dtype, torch.float64)
-        whole = one.new_zeros((sum(map(len, self.rows)), *one.shape[1:]), dtype=wide)
+        states = one.new_zeros((len(self.whole.levels), *one.shape[1:]), dtype=wide)
         for shard, end in ends.items():
-            whole[self.rows[shard].to(whole.device)] = end.to(wide)
-        flat = whole.view(-1)
-        add_up([flat])
-        return whole.to(one.dtype)
+            states[self.rows[shard].to(states.device)] = end.to(wide)
+        all_reduce(states)
+        return states.to(one.dtype)
 
 
-def rows_of(x0: Start, rows: Tensor) -> Any:
-    """Some rows of every tensor: of a batch, or of where its chains start."""
+@final
+class Sharded:
+    """The same gradient on any number of processes.
+
+    Every process passes the whole batch and gets the whole estimate, but runs only the chains of
+    its own shards. The result depends on the seed, the iteration and the number of shards, and not
+    on the number of processes, up to the order of floating-point sums.
+
+    Args:
+        gradient: the gradient to compute; its `parameters` must be given.
+        shards: number of parts of a batch, at least the number of processes, which is the default.
+        seed: seed of all randomness, together with the iteration.
+
+    Example:
+        >>> import torch
+        >>> import mlmcgrad as mg
+        >>> theta = torch.zeros(2, requires_grad=True)
+        >>> kernel = mg.kernels.Finite(torch.tensor([[0.9, 0.1], [0.4, 0.6]]))
+        >>> estimator = mg.MLMC(truncation=64, assignment="balanced")
+        >>> gradient = mg.MarkovGradient(kernel, lambda x: theta[x], estimator, parameters=[theta])
+        >>> sharded = Sharded(gradient, shards=4)
+        >>> estimate = sharded.backward(torch.zeros(100, dtype=torch.int64), n=1)
+        >>> round(theta.grad.sum().item(), 6), len(estimate.last)
+        (1.0, 100)
+    """
+
+    def __init__(
+        self, gradient: MarkovGradient, *, shards: int | None = None, seed: int = 0
+    ) -> None:
+        if gradient.parameters is None:
+            raise ValueError(
+                "gradient must name its parameters, so that all processes add up the same tensors "
+                "in the same order, got None; MarkovGradient(…, parameters=model.parameters())"
+            )
+        self.gradient, self.seed = gradient, whole(seed, "seed", 0)
+        self.shards = current().size if shards is None else whole(shards, "shards")
+        self._parameters: tuple[Tensor, ...] = tuple(gradient.parameters)
+        self._checked = False
+
+    def backward(self, x0: Start, *context: Any, n: SupportsIndex) -> Estimate:
+        """Add the gradient estimate of all chains to `.grad` of the parameters.
+
+        Args:
+            x0: start of all chains, the same in every process.
+            context: as in `MarkovGradient.backward`, with one row per chain of the whole batch.
+            n: iteration, counted from 1; it seeds the randomness.
+
+        Returns:
+            The estimate of all chains; its counts are totals over the processes.
+
+        Raises:
+            LostError: another process has ended.
+            FloatingPointError: something is not finite in one process; `.grad` is unchanged.
+        """
+        n = whole(n, "n")
+        if not self._checked:
+            self._check_same(x0, context)
+        lengths = self.gradient.draw_lengths(x0, context, n, lengths_generator(self.seed, n))
+        shards = Shards.of(lengths, self.shards, f"seed {self.seed} n {n}")
+
+        def gradient_of(shard: int) -> ShardGradient:
+            rows = shards.rows[shard]
+            gradients, estimate = self.gradient.gradient(
+                select_rows(x0, rows),
+                *take(context, rows),
+                n=n,
+                generator=shard_generator(self.seed, n, shard, self._parameters[0].device),
+                lengths=shards.lengths[shard],
+            )
+            return gradients, estimate, ()
+
+        mean = self.gradient.reduction == "mean"
+        gradients, estimate, _ = shards.compute(gradient_of, self._parameters, mean=mean)
+        accumulate(self._parameters, gradients)
+        return estimate
+
+    def _check_same(self, x0: Start, context: Context) -> None:
+        """Compare parameters and batch in the first call: different ones would stay different."""
+        check_same(
+            "parameters",
+            self._parameters,
+            "make them from the same seed, or load the same file in every process",
+        )
+        start = tensors_in(vars(x0) if is_dataclass(x0) else x0)
+        remedy = "every process passes the whole batch: draw it from the same seed"
+        check_same("x0 or context", [*start, *tensors_in(context)], remedy)
+        self._checked = True
+
+
+def deal(cost: Tensor | Sequence[float], shares: int) -> list[Tensor]:
+    """Deal items by cost, the most expensive first, to the share with the least cost so far.
+
+    Args:
+        cost: positive cost of each item.
+        shares: number of shares, from 1 to the number of items.
+
+    Returns:
+        The indices of the items of each share, ascending. Of shares with equal cost the one with
+        fewer items is next, and then the first: the same in every process.
+
+    Example:
+        >>> [rows.tolist() for rows in deal([1.0, 8.0, 2.0, 4.0, 2.0], 2)]
+        [[0, 1], [2, 3, 4]]
+    """
+    costs: list[float] = cost.tolist() if isinstance(cost, Tensor) else list(cost)
+    rows: list[list[int]] = [[] for _ in range(shares)]
+    least = [(0.0, 0, share) for share in range(shares)]  # cost, items, number: a heap
+    for row in sorted(range(len(costs)), key=lambda row: -costs[row]):
+        total, count, share = least[0]
+        rows[share].append(row)
+        heapq.heapreplace(least, (total + costs[row], count + 1, share))
+    return [torch.tensor(sorted(mine)) for mine in rows]
+
+
+def select_rows(x0: Start, rows: Tensor) -> Any:
+    """Select rows of every tensor of a batch, or of the start of its chains."""
     if is_dataclass(x0) and not isinstance(x0, type):  # states of a store, or a first block
         return replace(x0, **map_tensors(lambda tensor: pick(tensor, rows), vars(x0)))
     return map_tensors(lambda tensor: pick(tensor, rows), x0)
 
 
-def planning(seed: int, n: int) -> torch.Generator:
-    """The generator of the plan of iteration n, on the CPU: the same plan on every device."""
+def lengths_generator(seed: int, n: int) -> torch.Generator:
+    """Return the generator of the lengths of iteration n, on the CPU for every device."""
     return torch.Generator().manual_seed(seed_for(seed, f"plan {n}"))
 
 
-def drawing(seed: int, n: int, shard: int, device: torch.device) -> torch.Generator:
-    """The generator of a shard in iteration n."""
+def shard_generator(seed: int, n: int, shard: int, device: torch.device) -> torch.Generator:
+    """Return the generator of a shard in iteration n."""
     return torch.Generator(device).manual_seed(seed_for(seed, f"shard {n} {shard}"))

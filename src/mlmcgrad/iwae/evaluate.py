@@ -1,17 +1,16 @@
-"""How good is the model? Test likelihood, and the size of the gradient that training should kill.
+"""Evaluation of a model: test likelihood, and the squared norm of the gradient.
 
-NLL: −log (1/K) Σ_ℓ w_ℓ, mean over the data (the IWAE bound with K = 1000 draws), in chunks of a
-given number of decoder rows.
+NLL: −log (1/K) Σ_ℓ w_ℓ, mean over the data: the IWAE bound with K = 1000 draws.
 
 ‖∇V(θ)‖² on a probe set: with R independent estimates g_r of ∇V,
 
     S = (1/(R(R−1))) Σ_{r≠s} g_r·g_s
 
-has the expectation ‖E g‖²: the noise of an estimate, which would dominate ‖g‖², is not in it (so S
-may be negative where the gradient is lost in noise). If each estimate has images of its own, the
-same holds for the noise of choosing them: S is then about V over all images. Its standard error is
-the jackknife's. The estimates are averages of i-SIR chains, so E g differs from ∇V by the bias of
-their length.
+has the expectation ‖E g‖²: unlike ‖g‖² it does not contain the noise of an estimate, so S may be
+negative where the noise dominates. If each estimate has its own images, S does not contain the
+noise of choosing them either: it then refers to V over all images. Its standard error is the
+jackknife's. The estimates are averages of i-SIR chains, so E g differs from ∇V by the bias of a
+chain of this length.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mlmcgrad._checks import whole
 from mlmcgrad.estimators import Average
 from mlmcgrad.gradient import MarkovGradient
 from mlmcgrad.iwae.networks import LatentModel
 from mlmcgrad.kernels import ISIR
-from mlmcgrad.ranges import whole
 
 
 @dataclass(frozen=True)
-class Measured:
+class PointEstimate:
     """A number with its standard error."""
 
     value: float
@@ -46,18 +45,18 @@ def negative_log_likelihood(
     generator: torch.Generator,
     samples: int = 1000,
     chunk: int = 256,
-) -> Measured:
-    """Test NLL by the IWAE bound, in nats per image.
+) -> PointEstimate:
+    """Estimate the test NLL by the IWAE bound, in nats per image.
 
     Args:
         model: the latent model.
         y: images, (data, channels, h, w).
         generator: source of the draws.
-        samples: K, draws for each image.
+        samples: K, draws per image.
         chunk: decoder rows in one pass: it bounds the memory.
 
     Returns:
-        Mean over the images, and the standard error of that mean over images.
+        Mean over the images with its standard error.
     """
     whole(samples, "samples")
     whole(chunk, "chunk")
@@ -81,10 +80,10 @@ def negative_log_likelihood(
         bad = int((~values.isfinite()).sum())
         raise FloatingPointError(
             f"the likelihood of {bad} of {len(values)} images is not finite: the weights collapsed "
-            "or overflowed; lower lr"
+            "or overflowed; train with a smaller learning rate"
         )
     error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return Measured(float(values.mean()), error)
+    return PointEstimate(float(values.mean()), error)
 
 
 def squared_gradient_norm(
@@ -96,12 +95,12 @@ def squared_gradient_norm(
     length: int = 64,
     repeats: int = 8,
     chunk: int = 256,
-) -> Measured:
-    """‖∇V(θ)‖² over a probe set, free of the noise of its estimates.
+) -> PointEstimate:
+    """Estimate ‖∇V(θ)‖² on a probe set, without bias from the noise of the gradients.
 
     Args:
         model: the latent model.
-        y: probe images; or a list of R of them, one for each estimate.
+        y: probe images; or a list of R such tensors, one per estimate.
         generator: source of all randomness.
         candidates: k of i-SIR.
         length: chain length of each estimate.
@@ -119,7 +118,7 @@ def squared_gradient_norm(
         Average(length),
         parameters=tuple(model.decoder.parameters()),
         chunk=chunk,
-        thinning=0.1 / length,  # as in training: most candidates have next to no weight
+        thinning=0.1 / length,  # as in training: most candidates have almost no weight
     )
     rows = []
     for part in images:
@@ -131,11 +130,11 @@ def squared_gradient_norm(
     return _off_diagonal_mean(products)
 
 
-def _off_diagonal_mean(products: Tensor) -> Measured:
-    """Mean of the products of different estimates, with its jackknife standard error."""
+def _off_diagonal_mean(products: Tensor) -> PointEstimate:
+    """Return the mean product of different estimates, with its jackknife standard error."""
     count = len(products)
     cross = products - torch.diag(products.diagonal())
     total = cross.sum()
     without = (total - 2.0 * cross.sum(1)) / ((count - 1) * (count - 2))
     spread = (count - 1) / count * (without - without.mean()).square().sum()
-    return Measured(float(total / (count * (count - 1))), float(spread.sqrt()))
+    return PointEstimate(float(total / (count * (count - 1))), float(spread.sqrt()))

@@ -5,17 +5,21 @@
     iwae   one block: Σ_ℓ ω_ℓ ∇_θ log p_θ(y, z_ℓ), the IWAE gradient itself;
     br     the average over a chain of T_n steps of i-SIR (BR-SNIS);
     mlmc   the multilevel estimate with truncation T_n: by i-SIR, which is Algorithm 3, or by the
-           ladder of importance sampling (`kernel="importance"`); with one level
-           (`estimator="single"`) or all levels up to a random one (`estimator="sum"`).
+           levels of importance sampling (`kernel="importance"`); with one random level
+           (`multilevel="single"`) or the sum of all levels up to it (`multilevel="sum"`).
 
-φ: one of the gradients of `encoder.py`, on the first block for a Markov chain, which begins with
-it, and on all blocks for importance sampling. Draws are weighed once for both.
+φ: one of the gradients of `mlmcgrad.iwae.proposal`, on the first block of a Markov chain and on all
+blocks of importance sampling.
 
-Persistent chains (x0 of `backward`, from a `Store`) go on where they were at the last visit of a
-datum: the first candidate of i-SIR is then the state that was kept, and φ has the other k−1.
+Persistent chains (x0 of `backward`, from a `Store`) resume from their state at the last visit of a
+datum: it is then the first candidate of i-SIR, and φ uses the other k−1.
 
-All draws are weighed first, without a graph; then only the states that matter are decoded again
-and differentiated, for θ and φ in one pass (`states.py`).
+All draws are weighted without a graph; one differentiation of the decoder then serves θ and φ. With
+ℓ_j = −log p_θ(y, z_j), θ needs Σ_j c_j ∇_θ ℓ_j over the states of the simulations, and φ needs
+b_j ∂ℓ_j/∂z_j at draws of q, most of which are among these states. The backward pass of Σ_j c_j ℓ_j
+computes c_j ∂ℓ_j/∂z_j in row j; times b_j/c_j it is the slope for φ. Only states without a weight
+for θ need a pass for φ alone. Most states hardly matter: with a spread of 20 nats one candidate of
+a step has all the weight. `thin_states` drops such states at random without changing the mean.
 
 V is maximised in the paper's Section 4; here −V is minimised (erratum 9 in docs/errata.md).
 """
@@ -31,38 +35,53 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mlmcgrad.backward import accumulate, check_gradients
-from mlmcgrad.estimate import Estimate
+from mlmcgrad._checks import non_negative, whole
+from mlmcgrad.backward import Estimate, WeightedBackward, accumulate, check_gradients, refused
 from mlmcgrad.estimators import MLMC, Average, Estimator, MLMCSum, check_budget
-from mlmcgrad.iwae import drawing
-from mlmcgrad.iwae.encoder import EncoderGradient, Posterior, draw_weights, encoder_gradient
-from mlmcgrad.iwae.first import Findings, complete, findings
+from mlmcgrad.iwae import proposal
 from mlmcgrad.iwae.networks import LatentModel
-from mlmcgrad.iwae.spread import Spread, here
-from mlmcgrad.iwae.states import States, differentiate, side_by_side, thinned, thresholds
+from mlmcgrad.iwae.proposal import (
+    EncoderGradient,
+    Posterior,
+    States,
+    complete,
+    draw_weights,
+    encoder_gradient,
+    summarize_weights,
+)
 from mlmcgrad.kernels import ISIR, MALA, RWMH, Importance, Kernel, Outcome, Simulation
+from mlmcgrad.kernels.importance import QUIET
+from mlmcgrad.lengths import Lengths, check_lengths
 from mlmcgrad.levels import Assignment
-from mlmcgrad.measure import concatenate
-from mlmcgrad.plan import Plan, check_planned
-from mlmcgrad.ranges import non_negative, whole
-from mlmcgrad.schedules import Schedule, check_iteration
+from mlmcgrad.measure import Measure, certainty, concatenate, thin, uniforms
+from mlmcgrad.schedules import Schedule
 from mlmcgrad.store import Remembered
-from mlmcgrad.wrapped import refused
 
 Method: TypeAlias = Literal["iwae", "br", "mlmc"]
 KernelName: TypeAlias = Literal["isir", "importance", "mala", "rwmh"]
-EstimatorName: TypeAlias = Literal["single", "sum"]
+MultilevelName: TypeAlias = Literal["single", "sum"]
+
+# b/c is used below this ratio; in float32 a larger one could amplify an underflow.
+_LARGEST_RATIO = 1e6
 
 
 @dataclass(frozen=True)
-class Step:
-    """What one gradient saw and spent."""
+class ObjectiveInfo:
+    """What one gradient measured and spent.
 
-    bound: float  # the IWAE bound with k draws, mean over the batch: an estimate of log p(y)
-    estimate: Estimate  # of θ's gradient
-    evaluations: int  # decoder evaluations in all, without the second decoding of what matters
-    effective: float  # effective number among the first k weights, mean over the batch
-    largest: float  # largest normalised weight among them
+    Attributes:
+        bound: IWAE bound with k draws, mean over the batch: an estimate of log p(y).
+        estimate: of θ's gradient.
+        evaluations: decoder evaluations without a graph; `estimate.loss_evaluations` come on top.
+        effective: effective sample size of the first k weights, mean over the batch.
+        largest: largest normalised weight among them, mean over the batch.
+    """
+
+    bound: float
+    estimate: Estimate
+    evaluations: int
+    effective: float
+    largest: float
 
 
 @dataclass(frozen=True)
@@ -72,17 +91,18 @@ class Objective:
     Args:
         model: encoder, decoder, likelihood.
         method: `iwae`, `br` or `mlmc`.
-        candidates: k; with `method="iwae"`, 1 is the ELBO.
+        candidates: k, the draws per block; `method="iwae"` with k = 1 is the ELBO.
         truncation: T_n of `br` and `mlmc`, a number or a schedule.
-        rao_blackwell: average i-SIR's selections out.
-        assignment: of the levels of `mlmc` to the data of a batch.
-        base: chain length at which the ladder of `mlmc` starts.
-        estimator: of `mlmc`: one random level, as in the paper, or all levels up to it.
-        encoder: gradient of φ, see `encoder.py`.
+        rao_blackwell: average over i-SIR's selections instead of drawing them.
+        assignment: how `mlmc` assigns levels to the data of a batch.
+        base: chain length of the lowest level of `mlmc`.
+        multilevel: estimator of `mlmc`: one random level as in the paper (`single`, `MLMC`), or
+            the sum of all levels up to it (`sum`, `MLMCSum`).
+        encoder: gradient of φ: `iwae`, `dreg`, `stl`, `wake` or `mixed`.
         kernel: samples p_θ(z | y); `mala` and `rwmh` start from one draw of q.
         step_size: of `mala` and `rwmh`.
-        thinning: a state whose coefficient is below this part of the weight of a step is left out
-            at random, in a way that keeps the expectation; 0 keeps every state.
+        thinning: a state whose coefficient is below this fraction of the weight of a step is
+            dropped at random, without changing the expectation; 0 keeps every state.
         chunk: states in one pass of the decoder: it bounds the memory.
     """
 
@@ -93,7 +113,7 @@ class Objective:
     rao_blackwell: bool = field(default=False, kw_only=True)
     assignment: Assignment = field(default="independent", kw_only=True)
     base: int = field(default=1, kw_only=True)
-    estimator: EstimatorName = field(default="single", kw_only=True)
+    multilevel: MultilevelName = field(default="single", kw_only=True)
     encoder: EncoderGradient = field(default="iwae", kw_only=True)
     kernel: KernelName = field(default="isir", kw_only=True)
     step_size: float = field(default=0.01, kw_only=True)
@@ -103,7 +123,7 @@ class Objective:
     def __post_init__(self) -> None:
         for name, value, kind in (
             ("method", self.method, Method),
-            ("estimator", self.estimator, EstimatorName),
+            ("multilevel", self.multilevel, MultilevelName),
             ("encoder", self.encoder, EncoderGradient),
             ("kernel", self.kernel, KernelName),
         ):
@@ -114,34 +134,32 @@ class Objective:
         non_negative(self.thinning, "thinning")
 
     @cached_property
-    def lengths(self) -> Estimator:
-        """How long the simulations are."""
+    def estimator(self) -> Estimator:
+        """The estimator that draws the lengths of the chains."""
         if self.method == "iwae":
             return Average(1)
         if self.method == "br":
             return Average(self.truncation)
-        kind = MLMC if self.estimator == "single" else MLMCSum
+        kind = MLMC if self.multilevel == "single" else MLMCSum
         return kind(self.truncation, assignment=self.assignment, base=self.base)
 
-    @property
+    @cached_property
     def parameters(self) -> tuple[Tensor, ...]:
         """θ, and then φ."""
-        return sum(self._networks, ())
+        return (*self.model.decoder.parameters(), *self.model.encoder.parameters())
 
-    def planned(self, chains: int, n: SupportsIndex | None, generator: torch.Generator) -> Plan:
-        """Lengths of the simulations of a batch."""
-        n = None if n is None else check_iteration(n)
-        check_budget(self.lengths, chains, n)
-        return self.lengths.plan(chains, n, generator)
-
-    @cached_property
-    def _networks(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """θ and φ."""
-        return tuple(self.model.decoder.parameters()), tuple(self.model.encoder.parameters())
+    def draw_lengths(
+        self, chains: int, n: SupportsIndex | None, generator: torch.Generator
+    ) -> Lengths:
+        """Draw the lengths of the chains of a batch."""
+        n = None if n is None else whole(n, "n")
+        lengths = self.estimator.draw(chains, n, generator)
+        check_budget(self.estimator, chains, n, longest=lengths.bound)
+        return lengths
 
     @cached_property
     def sampler(self) -> Kernel:
-        """What samples p_θ(z | y)."""
+        """The kernel that samples p_θ(z | y)."""
 
         def log_density(z: Tensor, y: Tensor, *_: Tensor) -> Tensor:
             return self.model.log_joint(z, y)
@@ -155,7 +173,7 @@ class Objective:
     def _proposing(
         self, log_weight: Callable[..., Tensor], propose: Callable[..., Tensor], chunk: int
     ) -> ISIR | Importance:
-        """The kernel on draws of q; for MALA and RWMH, what weighs the draws of φ."""
+        """Return the kernel on draws of q; for MALA and RWMH, it weights the draws of φ."""
         if self.kernel != "isir" or self.candidates == 1:  # the ELBO: the draw itself
             return Importance(log_weight, propose, self.candidates, chunk=chunk)
         return ISIR(
@@ -163,9 +181,9 @@ class Objective:
         )
 
     @cached_property
-    def _drawing(self) -> ISIR | Importance:
-        """The same on all draws of a batch at once, see `drawing.py`."""
-        return self._proposing(drawing.log_weight, drawing.propose, drawing.ROWS)
+    def _batched(self) -> ISIR | Importance:
+        """The same kernel on many draws at once, see `mlmcgrad.iwae.proposal`."""
+        return self._proposing(proposal.log_weight, proposal.propose, proposal.ROWS)
 
     def backward(
         self,
@@ -174,19 +192,19 @@ class Objective:
         n: SupportsIndex | None = None,
         x0: Tensor | Remembered | None = None,
         generator: torch.Generator,
-    ) -> Step:
+    ) -> ObjectiveInfo:
         """Add the gradients of a batch to `.grad` of decoder and encoder.
 
         Args:
             y: images in [0, 1], (batch, channels, h, w).
-            n: iteration, counted from 1; it may be left out where nothing is scheduled.
-            x0: where the chains go on, (batch, latent), from a `Store`; None starts them anew.
-                `Step.estimate.last` is what the store is to keep.
+            n: iteration, counted from 1; optional without schedules.
+            x0: previous states of persistent chains, (batch, latent), from a `Store`, which then
+                keeps `estimate.last` of the result; None starts from draws of q.
             generator: source of all randomness.
         """
-        gradients, step = self.gradient(y, n=n, x0=x0, generator=generator)
+        gradients, info = self.gradient(y, n=n, x0=x0, generator=generator)
         accumulate(self.parameters, gradients)
-        return step
+        return info
 
     @refused()
     def gradient(
@@ -196,46 +214,40 @@ class Objective:
         n: SupportsIndex | None = None,
         x0: Tensor | Remembered | None = None,
         generator: torch.Generator,
-        plan: Plan | None = None,
-        weighing: Spread = here,
-        differentiating: Spread = here,
-    ) -> tuple[tuple[Tensor, ...], Step]:
-        """Return the gradients of `parameters`; `plan` is what `planned` drew before.
+        lengths: Lengths | None = None,
+    ) -> tuple[tuple[Tensor, ...], ObjectiveInfo]:
+        """Return the gradients of `parameters`, and leave `.grad` unchanged.
 
-        Several processes may share the passes of the decoder, those that weigh draws and those
-        that differentiate states; value, count and gradients are then of the passes made here.
+        Takes the arguments of `backward`, and `lengths` if `draw_lengths` was called before.
         """
         if x0 is not None and self._by_block:
             raise ValueError(
-                "x0: importance sampling has no state to go on from; use kernel='isir' and "
+                "x0: importance sampling has no state to resume from; use kernel='isir' and "
                 "candidates ≥ 2, or leave x0 out"
             )
         q = Posterior(*self.model.encoder(y))
         fixed = q.detach()
-        if plan is None:
-            plan = self.planned(len(y), n, generator)
-        check_planned(len(y), plan)
-        states, found, outcome = self._simulate(y, fixed, x0, plan, generator, weighing)
+        if lengths is None:
+            lengths = self.draw_lengths(len(y), n, generator)
+        check_lengths(len(y), lengths)
+        states, summary, outcome = self._simulate(y, fixed, x0, lengths, generator)
         total = np.bincount(states.theta.owner.cpu().numpy(), states.phi, len(y)).astype(float)
-        limits = thresholds(states, plan, self.thinning, by_block=self._by_block)
-        states = thinned(states, *limits, generator)
-        theta, phi = self._networks
+        states = thin_states(states, lengths, self.thinning, generator, by_block=self._by_block)
+        theta = tuple(self.model.decoder.parameters())
+        phi = self.parameters[len(theta) :]
         gradient, slopes, value, count = differentiate(
-            self.model.log_joint, theta, states, y, chunk=self.chunk, spread=differentiating
+            self.model.log_joint, theta, states, y, chunk=self.chunk
         )
         of_q = encoder_gradient(self.encoder, states, slopes, total, fixed)
         of_phi = torch.autograd.grad(q, phi, of_q)
         check_gradients(of_phi)
-        # The draws of φ are counted as part of the chain, unless they have nothing to do with it.
-        extra = len(y) * self.candidates if self._apart else 0
-        return (*gradient, *of_phi), Step(
-            bound=found.bound,
-            estimate=Estimate.of(
-                plan, outcome, value=value, loss_evaluations=count, parameters=theta
-            ),
-            evaluations=outcome.evaluations + extra,
-            effective=found.effective,
-            largest=found.largest,
+        # The draws of φ are part of the chain, unless the kernel does not use them.
+        extra = len(y) * self.candidates if self._separate else 0
+        estimate = Estimate.of(
+            lengths, outcome, value=value, loss_evaluations=count, parameters=theta
+        )
+        return (*gradient, *of_phi), ObjectiveInfo(
+            estimate=estimate, evaluations=outcome.evaluations + extra, **summary
         )
 
     def _simulate(
@@ -243,38 +255,123 @@ class Objective:
         y: Tensor,
         q: Posterior,
         x0: Tensor | Remembered | None,
-        plan: Plan,
+        lengths: Lengths,
         generator: torch.Generator,
-        weighing: Spread,
-    ) -> tuple[States, Findings, Outcome]:
-        """Run the chains: states with their weights in both gradients, findings of the weights."""
-        batch = drawing.Batch(y, self.model.log_joint, self.chunk, weighing)
-        context = drawing.context(batch, *q)
-        start, blocks = None, plan
-        if self._apart:  # the draws of φ, before the chains
-            blocks = Average(1).plan(len(y), None, generator)
+    ) -> tuple[States, dict[str, float], Outcome]:
+        """Run the chains, and return their states with the weights in both gradients."""
+        context = proposal.context(self.model.log_joint, y, q, self.chunk)
+        start, blocks = None, lengths
+        if self._separate:  # the draws of φ, before the chains
+            blocks = Average(1).draw(len(y), None, generator)
         elif x0 is not None:
-            start = complete(x0, drawing.propose(len(y), *context, generator=generator))
-        simulation = Simulation(self._drawing.parts(start, context, blocks, generator))
-        parts = list(simulation)
-        found = findings([part.first for part in parts])
+            start = complete(x0, proposal.propose(len(y), *context, generator=generator))
+        simulation = Simulation(self._batched.parts(start, context, blocks, generator))
+        parts, outcome = list(simulation), simulation.outcome
+        summary = summarize_weights([part.first for part in parts])
         measure = concatenate([part.measure for part in parts])
         phi = draw_weights(self.encoder, torch.cat([part.share for part in parts]).cpu().numpy())
-        if self._apart:
+        if self._separate:
             first = measure.points[:: self.candidates]
             start = first if x0 is None else complete(x0, first)
-            chains = Simulation(self.sampler.run(start, (y,), plan, generator))
-            return side_by_side(list(chains), measure, phi), found, chains.outcome
-        if self._by_block:  # the mean over the blocks of a datum
-            phi = phi / plan.longest.numpy()[measure.owner.cpu().numpy()]
-        return States(measure, phi), found, simulation.outcome
+            chains = Simulation(self.sampler.run(start, (y,), lengths, generator))
+            unused = Measure(*measure.parts[:2], torch.zeros_like(measure.coefficient))
+            measure, outcome = concatenate([*chains, unused]), chains.outcome
+            phi = np.concatenate([np.zeros(len(measure) - len(phi)), phi])
+        elif self._by_block:  # the mean over the blocks of a datum
+            phi = (torch.from_numpy(phi) / lengths.longest[measure.owner.cpu()]).numpy()
+        return States(measure, phi), summary, outcome
 
     @property
-    def _apart(self) -> bool:
-        """Whether the chains have nothing in common with the draws of φ."""
+    def _separate(self) -> bool:
+        """Whether the chains do not use the draws of φ."""
         return self.kernel in ("mala", "rwmh")
 
     @property
     def _by_block(self) -> bool:
-        """Whether importance sampling has no state to go on from, and all blocks are alike."""
-        return not self._apart and isinstance(self._drawing, Importance)
+        """Whether the blocks are those of importance sampling: exchangeable, without a state."""
+        return not self._separate and isinstance(self._batched, Importance)
+
+
+@QUIET
+def thin_states(
+    states: States, lengths: Lengths, thinning: float, generator: torch.Generator, *, by_block: bool
+) -> States:
+    """Drop states of small weight at random, without changing the mean of either gradient.
+
+    A state is kept with probability min(1, max(|c|/s, b/t)), and its weights are divided by this
+    probability. For Markov chains s is `thinning` times the largest weight of a step, and t is
+    `thinning`; for blocks of importance sampling s is `thinning` times the largest |c| of the
+    datum, and t is `thinning` divided by the number of blocks.
+
+    Args:
+        states: the states.
+        lengths: lengths of their chains.
+        thinning: 0 keeps every state with a weight.
+        generator: source of the randomness.
+        by_block: whether the states are blocks of importance sampling.
+    """
+    owner, c = (t.cpu().numpy() for t in states.theta.parts[1:])
+    largest, blocks = lengths.largest_step_weight.numpy(), np.ones(len(lengths.levels))
+    if by_block:
+        largest, blocks = np.zeros(len(lengths.levels)), lengths.longest.numpy()
+        np.maximum.at(largest, owner, np.abs(c))
+    probability = np.maximum(
+        certainty(c, (thinning * largest)[owner]), certainty(states.phi, (thinning / blocks)[owner])
+    )
+    theta, keep = thin(states.theta, probability, uniforms(len(blocks), generator))
+    return States(theta, states.phi[keep] / probability[keep])
+
+
+def differentiate(
+    log_joint: Callable[[Tensor, Tensor], Tensor],
+    parameters: tuple[Tensor, ...],
+    states: States,
+    y: Tensor,
+    *,
+    chunk: int,
+) -> tuple[tuple[Tensor, ...], Tensor, float, int]:
+    """Differentiate the loss at all states for θ and φ, mean over the data, in chunks.
+
+    Args:
+        log_joint: −ℓ(z, y), (rows,).
+        parameters: θ.
+        states: the states and their weights.
+        y: data, (batch, …).
+        chunk: states in one backward pass.
+
+    Returns:
+        Σ_j c_j ∇_θ ℓ_j; the slopes b_j ∂ℓ_j/∂z_j, (points, latent); Σ_j c_j ℓ_j; and the number of
+        differentiated states.
+    """
+    points, owner, coefficient = states.theta.parts
+    c, b = coefficient.cpu(), torch.from_numpy(states.phi)  # on the host
+    of_theta, of_phi = ((weight / -len(y)).to(points.dtype) for weight in (c, b))
+    slopes = torch.zeros_like(points)
+
+    def add(total: WeightedBackward, weight: Tensor, rows: Tensor | slice) -> Tensor:
+        measure = Measure(points, owner, weight.to(points.device))[rows]
+        pieces = zip(*(tensor.split(chunk) for tensor in measure.parts), strict=True)
+        return torch.cat([total.add_with_slopes(Measure(*piece)) for piece in pieces])
+
+    both = WeightedBackward(log_joint, (y,), divisor=1, parameters=parameters)
+    # Weights that underflow in the precision of the loss are 0: times an infinite slope, NaN.
+    used = of_theta != 0.0
+    if used.any():
+        rows = _rows(used)
+        slopes[rows] = add(both, of_theta, rows)
+    served = b <= _LARGEST_RATIO * c.abs()  # φ, by the pass of θ
+    ratio = torch.where(served & used, b / c, 0.0).to(slopes)[:, None]
+    slopes = torch.where(ratio != 0.0, slopes * ratio, 0.0)
+    count = both.count
+    alone = ~served & (of_phi != 0.0)
+    if alone.any():
+        only_phi = WeightedBackward(log_joint, (y,), divisor=1, parameters=())
+        rows = _rows(alone)
+        slopes[rows] = add(only_phi, of_phi, rows)
+        count += only_phi.count
+    return both.gradients(), slopes, both.value, count
+
+
+def _rows(where: Tensor) -> Tensor | slice:
+    """Return an index of the entries that are True."""
+    return slice(None) if where.all() else where.nonzero()[:, 0]

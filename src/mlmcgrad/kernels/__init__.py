@@ -2,15 +2,12 @@
 
 from mlmcgrad.kernels.adaptation import Adapted, adapt
 from mlmcgrad.kernels.base import Kernel, Outcome, Simulation
-from mlmcgrad.kernels.finite import Finite
+from mlmcgrad.kernels.finite import Finite, Regenerative
 from mlmcgrad.kernels.from_step import FromStep
 from mlmcgrad.kernels.gibbs import Gibbs
 from mlmcgrad.kernels.importance import Importance
 from mlmcgrad.kernels.isir import ISIR
-from mlmcgrad.kernels.mala import MALA
-from mlmcgrad.kernels.proposing import FirstBlock
-from mlmcgrad.kernels.regenerative import Regenerative
-from mlmcgrad.kernels.rwmh import RWMH
+from mlmcgrad.kernels.metropolis import MALA, RWMH
 
 __all__ = [
     "ISIR",
@@ -18,7 +15,6 @@ __all__ = [
     "RWMH",
     "Adapted",
     "Finite",
-    "FirstBlock",
     "FromStep",
     "Gibbs",
     "Importance",

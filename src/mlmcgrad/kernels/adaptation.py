@@ -22,11 +22,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels.acceptance import probability
-from mlmcgrad.kernels.base import check_call
-from mlmcgrad.kernels.mala import MALA
-from mlmcgrad.kernels.rwmh import RWMH
-from mlmcgrad.ranges import number, whole
+from mlmcgrad._checks import number, whole
+from mlmcgrad.kernels.base import check, check_call
+from mlmcgrad.kernels.metropolis import MALA, RWMH, probability
 
 K = TypeVar("K", MALA, RWMH)
 
@@ -115,6 +113,7 @@ def adapt(
         raise ValueError(f"target must be between 0 and 1, got {target!r}; for example 0.574")
 
     state: Any = kernel.start(x0.detach(), context)[0]
+    check(kernel.fault(state))
 
     def tried(log_factor: float) -> tuple[Any, float]:
         """The next state with this step size, and the mean probability to accept."""

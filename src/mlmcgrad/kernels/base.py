@@ -1,21 +1,28 @@
-"""What a kernel is: it turns a plan of lengths into a signed measure on states.
+"""What a kernel is: it turns lengths into a signed measure on states.
 
 A simulation is a generator: it yields the measure Σ_j c_j δ_{x_j} piece by piece, while chains are
 still running, and returns its `Outcome`. Shapes: the chain dimension comes first everywhere,
 x: (chains, *shape).
+
+**Step by step.** `StepKernel` moves all chains one step at a time. Chains are sorted by length, so
+the ones still running are always the first `active` rows: when some end, the others are a slice,
+and no work is done for a finished chain. Steps are made in blocks; noise is drawn for a block at a
+time, and the trajectory of a block becomes a measure before the next one starts, so memory does not
+depend on the length of the chains.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, final
 
 import torch
 from torch import Tensor
 
-from mlmcgrad.measure import Measure, pick
-from mlmcgrad.plan import Plan
+from mlmcgrad.lengths import Lengths
+from mlmcgrad.measure import Measure, concatenate, drop, merge, merge_runs, pick, ship
 from mlmcgrad.store import Remembered
 
 Context: TypeAlias = tuple[Any, ...]
@@ -44,13 +51,16 @@ class Kernel(Protocol):
     """What `MarkovGradient` needs of a kernel."""
 
     def chains(self, x0: Start, context: Context) -> int:
-        """How many chains this start holds, or a ValueError that says what is wrong with it."""
+        """Return how many chains this start holds, or raise a ValueError that says why not."""
 
-    def run(self, x0: Start, context: Context, plan: Plan, generator: torch.Generator) -> Pieces:
+    def run(
+        self, x0: Start, context: Context, lengths: Lengths, generator: torch.Generator
+    ) -> Pieces:
         """Simulate the planned chains from x0: yield their measure, return the outcome."""
 
 
 Piece = TypeVar("Piece")
+New = TypeVar("New")
 
 
 class Simulation(Generic[Piece]):
@@ -65,7 +75,20 @@ class Simulation(Generic[Piece]):
         self.outcome = yield from self._pieces
 
 
-def map_tensors(function: Callable[[Tensor], Tensor], context: Any) -> Any:
+def transform(
+    pieces: Generator[Piece, None, Outcome], function: Callable[[Piece], Iterable[New]]
+) -> Generator[New, None, Outcome]:
+    """Yield what the function makes of each piece, and return the outcome of the pieces."""
+    while True:
+        try:
+            piece = next(pieces)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            return outcome
+        yield from function(piece)
+
+
+def map_tensors(function: Callable[[Tensor], Any], context: Any) -> Any:
     """Apply a function to every tensor in nested tuples, lists and dicts."""
     if isinstance(context, Tensor):
         return function(context)
@@ -78,18 +101,14 @@ def map_tensors(function: Callable[[Tensor], Tensor], context: Any) -> Any:
 
 
 def tensors_in(context: Any) -> list[Tensor]:
-    """The tensors in nested tuples, lists and dicts, in order."""
-    if isinstance(context, Tensor):
-        return [context]
-    if isinstance(context, dict):
-        context = context.values()
-    elif not isinstance(context, (tuple, list)):
-        return []
-    return [tensor for value in context for tensor in tensors_in(value)]
+    """Return the tensors in nested tuples, lists and dicts, in order."""
+    found: list[Tensor] = []
+    map_tensors(found.append, context)
+    return found
 
 
 def take(context: Context, rows: Tensor | slice) -> Context:
-    """The rows of every tensor in the context; whatever is not a tensor stays."""
+    """Return the rows of every tensor in the context; whatever is not a tensor stays."""
     return map_tensors(lambda tensor: pick(tensor, rows), context)
 
 
@@ -113,7 +132,7 @@ def check_context(context: Any, place: str = "context") -> None:
 
 
 def check_call(kernel: Kernel, x0: Start, context: Context, generator: torch.Generator) -> int:
-    """The number of chains that a call runs; refuses arguments that cannot go together."""
+    """Return the number of chains of a call; refuse arguments that do not fit together."""
     if not isinstance(generator, torch.Generator):
         raise TypeError(
             f"generator must be a torch.Generator, got {generator!r}; for example "
@@ -134,29 +153,34 @@ def check_call(kernel: Kernel, x0: Start, context: Context, generator: torch.Gen
 
 
 def count_states(x0: Start, kernel: str) -> int:
-    """The number of chains that states x0 start; refuses everything but states."""
+    """Return the number of chains that states x0 start; refuse everything but states."""
     if isinstance(x0, Remembered):
         raise ValueError(
-            f"x0 comes from a store that has no state yet for {int((~x0.known).sum())} of "
-            f"{len(x0.known)} rows, and {kernel} has no proposal to draw them from; set them "
-            "first, store[rows] = …"
+            f"x0 comes from store.start(rows), and {kernel} has no proposal to draw missing states "
+            f"from ({int((~x0.known).sum())} of {len(x0.known)} rows); set them first, "
+            "store[rows] = …, and start from store[rows]"
         )
     if not isinstance(x0, Tensor) or x0.dim() == 0:
-        got = f"shape {tuple(x0.shape)}" if isinstance(x0, Tensor) else repr(x0)
         raise ValueError(
             f"x0 must be a tensor of shape (chains, …), a state for every chain of {kernel} to "
-            f"start from, got {got}"
+            f"start from, got {described(x0)}"
         )
     return len(x0)
+
+
+def described(value: Any) -> str:
+    """Return dtype and shape of a tensor as text, or what it is instead."""
+    if isinstance(value, Tensor):
+        return f"{value.dtype} of shape {tuple(value.shape)}"
+    return repr(value)[:60]
 
 
 def check_rows(name: str, values: Any, x: Tensor) -> None:
     """Refuse what a user's function returned unless it is one number for each row of x."""
     if not isinstance(values, Tensor) or values.shape != x.shape[:1]:
-        got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
         raise ValueError(
             f"{name} must return one number for each row of its first argument, here shape "
-            f"({x.shape[0]},) for an argument of shape {tuple(x.shape)}, got {got}; "
+            f"({len(x)},) for an argument of shape {tuple(x.shape)}, got {described(values)}; "
             "sum over all dimensions but the first"
         )
 
@@ -168,3 +192,223 @@ def check_unchanged(name: str, x: Tensor, version: int) -> None:
             f"{name} changed its first argument in place, which spoils the states of the chains; "
             "work on a copy, x = x.clone(), or use operations without a trailing underscore"
         )
+
+
+S = TypeVar("S", bound="tuple[Tensor, ...]")
+
+# Numbers in the trajectory of one block, and its steps: enough to make the cost per block
+# vanish, small enough to stay in the cache. A constant, because the noise depends on it.
+_BLOCK_NUMBERS = 2**18
+_BLOCK_STEPS = 1024
+# Numbers of a path on a device that wait until the points without a weight are left out.
+_WAITING_NUMBERS = 2**23
+# Long blocks are a multiple of this, so that compiled kernels can take as many steps at a time.
+STRIDE = 8
+
+
+class Position(NamedTuple):
+    """State of a kernel whose next step needs nothing but the position."""
+
+    x: Tensor  # (chains, *shape)
+
+
+class Fault(NamedTuple):
+    """Chains that cannot start where they are."""
+
+    chains: Tensor  # (chains,) bool, or bool of one number where it is all of them or none
+    error: Callable[[], Exception]  # what to raise if there is one
+
+
+def check(fault: Fault | None) -> None:
+    """Raise the error of a fault if a chain has it."""
+    if fault is not None and bool(fault.chains.any()):
+        raise fault.error()
+
+
+class Walk(NamedTuple, Generic[S]):
+    """Some steps of all chains."""
+
+    state: S  # after the last step
+    path: Tensor  # (steps + 1, chains, *shape): the position before them, and after each step
+    moved: Tensor  # (steps, chains) bool: whether a step changed the position
+    valid: Tensor | None  # (steps, chains) bool: false for a proposal that could not be used
+
+
+class Block(NamedTuple):
+    """Some steps of the chains that still run."""
+
+    chains: Tensor  # (active,), on the host: which ones, the longest first
+    ending: int  # how many of them, the last ones, have made their last step
+    step: int  # how many steps they had made before
+    path: Tensor  # (steps + 1, active, *shape): where they were, and after each step
+    moved: Tensor  # (steps, active) bool
+
+
+class StepKernel(ABC, Generic[S]):
+    """A kernel that moves all chains one step at a time; `run` comes for free.
+
+    A state is a NamedTuple of tensors with the chains in front, its first field is the position x;
+    the others are what the next step needs and must not be computed again.
+    """
+
+    evaluations_per_step: ClassVar[int] = 1
+    """Density evaluations that one step of one chain takes; without a density, 1 or 0."""
+
+    @abstractmethod
+    def start(self, x: Tensor, context: Context) -> tuple[S, int]:
+        """Return the state at x, and the density evaluations it took for each chain."""
+
+    @abstractmethod
+    def fault(self, state: S) -> Fault | None:
+        """Say which chains cannot start in this state, if that depends on their numbers.
+
+        It is looked at before the first step on a processor, and after the last one on another
+        device, where looking means waiting.
+        """
+
+    @abstractmethod
+    def noise(self, steps: int, x: Tensor, generator: torch.Generator) -> Any:
+        """Randomness for a block of steps, in the form that `walk` takes it."""
+
+    @abstractmethod
+    def walk(self, state: S, noise: Any, context: Context) -> Walk[S]:
+        """Make a block of steps; `steps` makes them one by one."""
+
+    @final
+    def chains(self, x0: Start, context: Context) -> int:
+        """One for each row of x0."""
+        return count_states(x0, type(self).__name__)
+
+    @final
+    def run(
+        self, x0: Start, context: Context, lengths: Lengths, generator: torch.Generator
+    ) -> Pieces:
+        """Run every chain for its planned length; its measure comes block by block.
+
+        It has points of weight 0 too. Lengths and weights are known on the host, and what is known
+        there is never read from a device.
+        """
+        device, discrete = x0.device, not (x0.is_floating_point() or x0.is_complex())
+        carried = torch.zeros(len(lengths.levels), dtype=torch.float64, device=device)
+        part, owner, started = lengths, torch.empty(0), False
+        waiting: list[Measure] = []
+        numbers = 0
+        simulation = Simulation(self.blocks(x0, context, lengths.longest, generator))
+        for block in simulation:
+            chains, ending, step, path, moved = block
+            if step == 0:
+                owner = ship(chains, device)
+            if step == 0 or len(chains) < len(owner):
+                part, owner = lengths.select(chains), owner[: len(chains)]
+                carried = carried[: len(chains)]
+            weights = part.step_weights(step + 1, step + len(moved))
+            # A burn-in has no part in the measure.
+            started = started or bool(weights.any())
+            if started:
+                weights, last = ship(weights, device), 0 if discrete else ending
+                measure, carried = merge_runs(path, moved, weights, carried, owner, last)
+                # Discrete states come back again and again: one point each is enough.
+                waiting.append(merge(drop(measure)) if discrete else measure)
+                if discrete and ending:
+                    waiting.append(Measure(*(t[-ending:] for t in (path[-1], owner, carried))))
+            numbers += path.numel()
+            # To select the points that have a weight means to wait for a device.
+            if device.type == "cpu" or numbers > _WAITING_NUMBERS:
+                yield from waiting
+                waiting, numbers = [], 0
+        if waiting:
+            yield concatenate(waiting)
+        return simulation.outcome
+
+    @final
+    def blocks(
+        self, x0: Tensor, context: Context, lengths: Tensor, generator: torch.Generator
+    ) -> Generator[Block, None, Outcome]:
+        """Run every chain for its length: what they did comes block by block.
+
+        `run` makes a measure of it; whoever wants the trajectories themselves takes them here,
+        and gets those of `run` for the same state of the generator.
+
+        Args:
+            x0: where the chains start, (chains, *shape).
+            context: as for `run`.
+            lengths: transitions of each chain, (chains,).
+            generator: source of all randomness.
+        """
+        lengths = lengths.cpu()
+        order = lengths.argsort(descending=True, stable=True)
+        rows = ship(order, x0.device)
+        last, context = torch.empty_like(x0), take(context, rows)
+        state, at_start = self.start(x0.detach()[rows], context)
+        fault = self.fault(state)
+        if x0.device.type == "cpu":
+            check(fault)
+            fault = None
+        step, moves, refused = 0, [], []
+        segments = list(_segments(lengths))
+
+        for number, (active, end) in enumerate(segments):
+            following = segments[number + 1][0] if number + 1 < len(segments) else 0
+            state = type(state)(*(s[:active] for s in state))
+            context = take(context, slice(active))
+            while step < end:
+                count = min(end - step, _block_steps(state[0]))
+                with torch.no_grad():
+                    noise = self.noise(count, state[0], generator)
+                    state, path, moved, valid = self.walk(state, noise, context)
+                ending = active - following if step + count == end else 0
+                yield Block(order[:active], ending, step, path, moved)
+                moves.append(moved.sum())
+                refused += [] if valid is None else [(~valid).sum()]
+                step += count
+            last.index_copy_(0, rows[following:active], state[0][following:])
+
+        transitions = int(lengths.sum())
+        evaluations = at_start * len(lengths) + self.evaluations_per_step * transitions
+        none = rows.new_zeros(())
+        bad = none if fault is None else fault.chains.sum()
+        accepted, invalid, unusable = torch.stack(
+            [sum(moves, none), sum(refused, none), bad]
+        ).tolist()
+        if unusable:
+            check(fault)
+        return Outcome(last, evaluations, accepted, invalid)
+
+
+def steps(
+    advance: Callable[[S, Any, Context], tuple[S, Tensor, tuple[Tensor, ...]]],
+    state: S,
+    noise: Iterable[Any],
+    context: Context,
+    valid: Callable[..., Tensor] = lambda valid: valid,
+) -> Walk[S]:
+    """Make steps one by one.
+
+    Args:
+        advance: one step of all chains from a state with the noise of the step: the next state;
+            which chains moved, (chains,) bool; tensors that say which proposals were valid, if
+            any can be invalid.
+        state: where the chains are.
+        noise: that of each step.
+        context: what the user's functions take after x.
+        valid: makes of these tensors, with the steps in front, (steps, chains) bool.
+    """
+    path, moves, signs = [state[0]], [], []
+    for one in noise:
+        state, moved, sign = advance(state, one, context)
+        path.append(state[0])
+        moves.append(moved)
+        signs.append(sign)
+    seen = [torch.stack(field) for field in zip(*signs, strict=True)]
+    return Walk(state, torch.stack(path), torch.stack(moves), valid(*seen) if seen else None)
+
+
+def _segments(lengths: Tensor) -> Iterator[tuple[int, int]]:
+    """(chains still running, step until which they all run), for lengths in descending order."""
+    for end in lengths.unique().tolist():
+        yield int((lengths >= end).sum()), int(end)
+
+
+def _block_steps(x: Tensor) -> int:
+    steps = max(1, min(_BLOCK_STEPS, _BLOCK_NUMBERS // max(1, x.numel())))
+    return steps if steps < STRIDE else steps - steps % STRIDE

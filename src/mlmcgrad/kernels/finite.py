@@ -1,22 +1,43 @@
-"""A Markov chain on the states 0 … S−1, given by its transition matrix.
+"""Markov chains on the states 0 … S−1.
 
-P(X_{i+1} = b | X_i = a) = matrix[a, b].
+`Finite` has a transition matrix, P(X_{i+1} = b | X_i = a) = matrix[a, b].
+
+`Regenerative` stays with probability a and is drawn from π otherwise, P = a I + (1−a) 1πᵀ:
+
+    TV(P^i(x,·), π) = a^i (1−π(x)) and TV(P^i(x,·), P^i(y,·)) = a^i for x ≠ y,
+
+so that its ergodicity constants are known whatever π is. Its path needs no loop over steps: X_i is
+the draw of the latest renewal at or before i. All steps of all chains are drawn at once, in one
+ragged array, so the time of an estimate follows the total number of steps rather than the longest
+chain; so does the memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import ClassVar, NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels.base import Context
-from mlmcgrad.kernels.steps import StepKernel, Walk, steps
+from mlmcgrad._checks import fraction
+from mlmcgrad.kernels.base import (
+    Context,
+    Outcome,
+    Pieces,
+    Start,
+    StepKernel,
+    Walk,
+    count_states,
+    described,
+    steps,
+)
+from mlmcgrad.lengths import Lengths
+from mlmcgrad.measure import Measure
 
 
-class State(NamedTuple):
+class FiniteState(NamedTuple):
     """Position, and the rows of cumulative probabilities to draw the next one from."""
 
     x: Tensor  # (chains,) int64
@@ -25,7 +46,7 @@ class State(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class Finite(StepKernel[State]):
+class Finite(StepKernel[FiniteState]):
     """The chain of a transition matrix; states are integers.
 
     Args:
@@ -38,12 +59,13 @@ class Finite(StepKernel[State]):
     """
 
     matrix: Tensor | Callable[..., Tensor]
+    evaluations_per_step: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         if isinstance(self.matrix, Tensor):
             check_stochastic(self.matrix)
 
-    def start(self, x: Tensor, context: Context) -> tuple[State, int]:
+    def start(self, x: Tensor, context: Context) -> tuple[FiniteState, int]:
         """State at x: the matrix is read and checked once."""
         matrix = self.matrix
         if not isinstance(matrix, Tensor):
@@ -51,57 +73,132 @@ class Finite(StepKernel[State]):
                 matrix = matrix(*context)
             check_stochastic(matrix)
         size = matrix.shape[-1]
-        # Not uint8: torch would take the states for a mask, here and in a loss theta[x].
-        if x.dim() != 1 or x.dtype not in (torch.int32, torch.int64):
-            raise ValueError(
-                f"x0 must be int64 or int32 of shape (chains,) for Finite, got {x.dtype} of shape "
-                f"{tuple(x.shape)}; use x0.long()"
-            )
-        if bool(((x < 0) | (x >= size)).any()):
-            raise ValueError(
-                f"x0 must be states between 0 and {size - 1}, got {x.min().item()} … "
-                f"{x.max().item()}"
-            )
+        check_states(x, size, "Finite")
         if matrix.dim() == 3 and len(matrix) != len(x):
             raise ValueError(
-                f"matrix must be (S, S) or one for each of the {len(x)} chains, got shape "
-                f"{tuple(matrix.shape)}"
+                f"matrix must be (S, S) or one for each of the {len(x)} chains, got "
+                f"{described(matrix)}"
             )
         cumulative = matrix.detach().double().cumsum(-1)
         # Divided by the last one, so that rounding never reaches a state of probability 0.
         cumulative = cumulative / cumulative[..., -1:]
-        return State(x, cumulative.expand(len(x), size, size)), 0
+        return FiniteState(x, cumulative.expand(len(x), size, size)), 0
+
+    def fault(self, state: FiniteState) -> None:
+        """Everything was checked by `start`: a state out of range cannot be looked up."""
 
     def noise(self, steps: int, x: Tensor, generator: torch.Generator) -> Tensor:
         """Uniforms for a block of steps, (steps, chains)."""
         return torch.rand(steps, len(x), dtype=torch.float64, device=x.device, generator=generator)
 
-    def walk(self, state: State, noise: Tensor, context: Context) -> list[Walk[State]]:
-        """A block of transitions of every chain."""
-        return [steps(self.advance, state, noise, context)]
+    def walk(self, state: FiniteState, noise: Tensor, context: Context) -> Walk[FiniteState]:
+        """Make a block of transitions of every chain."""
+        return steps(self.advance, state, noise, context)
 
     def advance(
-        self, state: State, noise: Tensor, context: Context
-    ) -> tuple[State, Tensor, tuple[()]]:
+        self, state: FiniteState, noise: Tensor, context: Context
+    ) -> tuple[FiniteState, Tensor, tuple[()]]:
         """One transition of every chain, by inverse CDF."""
         rows = torch.arange(len(state.x), device=state.x.device)
         cumulative = state.cumulative[rows, state.x]  # (chains, S)
         x = torch.searchsorted(cumulative, noise[:, None], right=True)[:, 0].to(state.x.dtype)
-        return State(x, state.cumulative), x != state.x, ()
+        return FiniteState(x, state.cumulative), x != state.x, ()
 
-    @property
-    def evaluations_per_step(self) -> int:
-        """There is no density to evaluate."""
-        return 0
+
+@final
+@dataclass(frozen=True)
+class Regenerative:
+    """A kernel on the states 0 … S−1 that stays or renews.
+
+    Args:
+        stay: a in [0, 1), the probability of staying where one is.
+        law: `law(*context)`, the stationary law π of each chain, (chains, S): numbers that are
+            finite and not negative, and that are divided by their sum.
+
+    Example:
+        >>> kernel = Regenerative(0.5, lambda: torch.tensor([[0.25, 0.75]]))
+    """
+
+    stay: float
+    law: Callable[..., Tensor]
+
+    def __post_init__(self) -> None:
+        fraction(self.stay, "stay")
+
+    def chains(self, x0: Start, context: Context) -> int:
+        """Return one for each row of x0."""
+        return count_states(x0, "Regenerative")
+
+    def run(
+        self, x0: Start, context: Context, lengths: Lengths, generator: torch.Generator
+    ) -> Pieces:
+        """Simulate the planned chains from x0; the measure is one piece."""
+        with torch.no_grad():
+            law = self.law(*context)
+        check_law(law, len(x0))
+        chains, states = law.shape
+        check_states(x0, states, "Regenerative")
+        cumulative = law.detach().double().cumsum(-1)  # (chains, S)
+        steps = lengths.longest
+        owner = torch.repeat_interleave(steps)  # (steps of all chains,)
+        noise = torch.rand(2, len(owner), dtype=torch.float64, generator=generator)
+        # Divided by the last one, so that rounding never reaches a state of probability 0.
+        point = noise[0] * cumulative[:, -1][owner]
+        fresh = (point[:, None] >= cumulative[:, :-1][owner]).sum(1)
+        begin = (steps.cumsum(0) - steps)[owner]
+        index = torch.arange(len(owner))
+        renewal = torch.where(noise[1] >= self.stay, index, -1).cummax(0).values
+        state = torch.where(renewal >= begin, fresh[renewal], x0[owner])
+        step = index - begin + 1
+        weight = lengths.select(owner).at(step)
+        coefficient = torch.zeros(chains * states, dtype=torch.float64)
+        coefficient.index_add_(0, owner * states + state, weight)
+        points = torch.arange(chains * states)
+        yield Measure((points % states).to(x0.dtype), points // states, coefficient)
+        end = steps.cumsum(0) - 1
+        before = torch.where(step == 1, x0[owner], state.roll(1))
+        return Outcome(state[end].to(x0.dtype), 0, int((state != before).sum()), 0)
+
+
+def check_states(x: Tensor, size: int, kernel: str) -> None:
+    """Refuse states that are not integers from 0 to size − 1, one for each chain."""
+    # Not uint8: torch would take the states for a mask, here and in a loss theta[x].
+    if x.dim() != 1 or x.dtype not in (torch.int32, torch.int64):
+        raise ValueError(
+            f"x0 must be int64 or int32 of shape (chains,) for {kernel}, got {described(x)}; "
+            "use x0.long()"
+        )
+    if bool(((x < 0) | (x >= size)).any()):
+        raise ValueError(
+            f"x0 must be states between 0 and {size - 1}, got {x.min().item()} … {x.max().item()}"
+        )
+
+
+def check_law(law: Tensor, chains: int) -> None:
+    """Refuse what is not a row of finite numbers for each chain, none negative and not all 0."""
+    if not isinstance(law, Tensor) or law.dim() != 2 or len(law) != chains or law.is_complex():
+        raise ValueError(
+            f"law must return a row of probabilities for each of the {chains} chains, (chains, S), "
+            f"got {described(law)}; a law that all chains share is law.expand(chains, -1)"
+        )
+    bad = ~((law >= 0.0) & law.isfinite()).all(1) | (law.sum(1) == 0.0)
+    if bool(bad.any()):
+        chain = int(bad.nonzero()[0, 0])
+        raise ValueError(
+            f"law must return numbers that are finite and not negative, with a positive sum for "
+            f"each chain, got {law[chain].tolist()} for chain {chain} and {int(bad.sum())} of "
+            f"{chains} chains like it"
+        )
 
 
 def check_stochastic(matrix: Tensor) -> None:
     """Refuse a matrix that is not square, non-negative, finite and with rows that sum to 1."""
-    if not isinstance(matrix, Tensor) or matrix.dim() not in (2, 3):
-        got = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
-        raise ValueError(f"matrix must be a tensor of shape (S, S) or (chains, S, S), got {got}")
-    if matrix.shape[-1] != matrix.shape[-2] or matrix.shape[-1] == 0:
-        raise ValueError(f"matrix must be square, got shape {tuple(matrix.shape)}")
+    square = isinstance(matrix, Tensor) and matrix.dim() in (2, 3)
+    if not square or matrix.shape[-1] != matrix.shape[-2] or not matrix.numel():
+        raise ValueError(
+            "matrix must be a square tensor of shape (S, S) or (chains, S, S), got "
+            f"{described(matrix)}"
+        )
     if not bool(((matrix >= 0.0) & matrix.isfinite()).all()):
         raise ValueError("matrix must have entries that are finite and not negative")
     off = (matrix.double().sum(-1) - 1.0).abs().max().item()

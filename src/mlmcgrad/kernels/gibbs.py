@@ -14,25 +14,18 @@ Rao–Blackwellises the estimate.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels.base import Context
-from mlmcgrad.kernels.steps import StepKernel, Walk
-from mlmcgrad.ranges import non_negative, whole
-
-
-class State(NamedTuple):
-    """Position."""
-
-    x: Tensor  # (chains, p), 0. and 1.
+from mlmcgrad._checks import non_negative, whole
+from mlmcgrad.kernels.base import Context, Fault, Position, StepKernel, Walk, described
 
 
 @final
 @dataclass(frozen=True)
-class Gibbs(StepKernel[State]):
+class Gibbs(StepKernel[Position]):
     """A restricted Boltzmann machine: its block Gibbs chain, free energy and loss.
 
     Args:
@@ -69,14 +62,14 @@ class Gibbs(StepKernel[State]):
         weight = self.weight
         if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
             raise ValueError(
-                "weight must be a floating-point tensor of shape (p, q), got " + _described(weight)
+                "weight must be a floating-point tensor of shape (p, q), got " + described(weight)
             )
         for name, size in (("visible", weight.shape[0]), ("hidden", weight.shape[1])):
             bias = getattr(self, name)
             if not isinstance(bias, Tensor) or bias.shape != (size,) or bias.dtype != weight.dtype:
                 raise ValueError(
                     f"{name} must be {weight.dtype} of shape ({size},) to go with weight of shape "
-                    f"{tuple(weight.shape)}, got {_described(bias)}"
+                    f"{tuple(weight.shape)}, got {described(bias)}"
                 )
 
     @classmethod
@@ -130,64 +123,63 @@ class Gibbs(StepKernel[State]):
             0, 2, size, dtype=self.weight.dtype, device=self.weight.device, generator=generator
         )
 
-    def start(self, x: Tensor, context: Context) -> tuple[State, int]:
+    def start(self, x: Tensor, context: Context) -> tuple[Position, int]:
         """State at x; nothing is evaluated."""
         p, dtype = len(self.visible), self.weight.dtype
         if x.shape[1:] != (p,) or x.dtype != dtype:
             raise ValueError(
-                f"x0 must be {dtype} of shape (chains, {p}) for this machine, got {x.dtype} of "
-                f"shape {tuple(x.shape)}"
+                f"x0 must be {dtype} of shape (chains, {p}) for this machine, got {described(x)}"
             )
-        if not bool(((x == 0.0) | (x == 1.0)).all()):
-            raise ValueError("x0 must hold nothing but 0 and 1, the states of binary units")
-        if not all(bool(parameter.isfinite().all()) for parameter in self.parameters):
-            raise FloatingPointError(
+        return Position(x), 0
+
+    def fault(self, state: Position) -> Fault:
+        """States that are not binary, and parameters that are not finite."""
+        binary = ((state.x == 0.0) | (state.x == 1.0)).all()
+        finite = torch.stack([p.detach().isfinite().all() for p in self.parameters]).all()
+
+        def error() -> Exception:
+            if not bool(binary):
+                return ValueError("x0 must hold nothing but 0 and 1, the states of binary units")
+            return FloatingPointError(
                 "the machine has a parameter that is NaN or infinite; the training has diverged "
                 "before this step, lower its step size"
             )
-        return State(x), 0
+
+        return Fault(~(binary & finite), error)
 
     def noise(self, steps: int, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Uniforms for a block of steps, (steps, chains, q) and (1 + steps, chains, p).
 
-        The first row of the second is room for where the chains are, not filled.
+        The first row of the second is room for where the chains are, not filled. They are never
+        in half precision, whose uniforms are multiples of 1/256 in bfloat16.
         """
         p, q = self.weight.shape
-        hidden = x.new_empty(steps, len(x), q).uniform_(generator=generator)
-        visible = x.new_empty(steps + 1, len(x), p)
+        precise = torch.promote_types(x.dtype, torch.float32)
+        hidden = x.new_empty(steps, len(x), q, dtype=precise).uniform_(generator=generator)
+        visible = x.new_empty(steps + 1, len(x), p, dtype=precise)
         visible[1:].uniform_(generator=generator)
         return hidden, visible
 
     def walk(
-        self, state: State, noise: tuple[Tensor, Tensor], context: Context
-    ) -> list[Walk[State]]:
-        """A block of transitions of every chain."""
-        x, (for_hidden, path) = state.x, noise
-        weight, transposed = self.weight.detach(), self.weight.detach().T
+        self, state: Position, noise: tuple[Tensor, Tensor], context: Context
+    ) -> Walk[Position]:
+        """Make a block of transitions of every chain."""
+        for_hidden, path = noise
+        x = state.x.to(path.dtype)
+        weight, visible_bias, hidden_bias = (p.detach().to(path.dtype) for p in self.parameters)
         # Comparisons write 0. and 1. over their uniforms: a third of the time of making a mask
         # first. The path takes the place of the noise that it is made of.
         path[0] = x
         for hidden, visible in zip(for_hidden, path[1:], strict=True):
-            torch.lt(hidden, torch.addmm(self.hidden, x, weight).sigmoid_(), out=hidden)
+            torch.lt(hidden, torch.addmm(hidden_bias, x, weight).sigmoid_(), out=hidden)
             x = torch.lt(
-                visible, torch.addmm(self.visible, hidden, transposed).sigmoid_(), out=visible
+                visible, torch.addmm(visible_bias, hidden, weight.T).sigmoid_(), out=visible
             )
         moved = torch.ones(for_hidden.shape[:2], dtype=torch.bool, device=path.device)
-        return [Walk(State(x), path, moved, None)]
-
-    @property
-    def evaluations_per_step(self) -> int:
-        """A transition counts as one evaluation of the model."""
-        return 1
+        dtype = state.x.dtype
+        return Walk(Position(x.to(dtype)), path.to(dtype), moved, None)
 
 
 def binary_states(units: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """All states of some binary units, (2^units, units), for machines that can be enumerated."""
     return (torch.arange(2**units)[:, None] >> torch.arange(units) & 1).to(dtype)
-
-
-def _described(value: object) -> str:
-    """Dtype and shape of a tensor, or what it is instead."""
-    if isinstance(value, Tensor):
-        return f"{value.dtype} of shape {tuple(value.shape)}"
-    return repr(value)

@@ -6,45 +6,214 @@ the estimator asks for a shorter length p < L, the blocks are cut into ⌊L/p⌋
 and H^{(p)} is the mean over the groups: the same expectation, and far less variance of
 H^{(L)} − H^{(p)} than with one group alone, since what is linear in the weights cancels.
 
-With S_b the sum of the weights of block b, the draw z of block b has the coefficient
-c = (w_z / S_b) · (weight of block b), see `groups.py`: arithmetic on log weights in float64, for
-simulations of all lengths at once. A group in which no draw has any weight is left out of its mean,
-so that the coefficients of a simulation always sum to 1. The states of a long simulation are not
-kept meanwhile: they are drawn again, with the same random numbers, when their coefficients are
-known.
+With S_b the sum of the weights of block b and S_g that of a group of blocks, the measure
+Σ_j a_j H^{(p_j)} on lengths gives the draw z of block b the coefficient
+
+    c = (w_z / S_b) · Σ_j (a_j / groups_j) · S_b / S_{g_j(b)},
+
+where g_j(b) is the group of p_j blocks that contains b, and groups_j counts the groups with any
+weight: a group without weight is left out of its mean, so the coefficients of a simulation always
+sum to 1. The states of a long simulation are not kept meanwhile: they are drawn again, with the
+same random numbers, when their coefficients are known.
+
+The weights of blocks are some thousand numbers, so a call costs more than its arithmetic: NumPy, on
+the host, takes a third of the time of torch. Simulations of all lengths are one flat list, block
+after block.
 
 `Average(1)` makes it IWAE's gradient; `MLMC` and `MLMCSum` remove its bias, and `MLMCSum` with an
 infinite truncation all of it.
+
+`ProposingKernel` is what this kernel and `ISIR` share: draws of a proposal q and their weights
+w = π/q.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass
-from typing import final
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels.base import Context, Outcome, Pieces, Simulation, Start, take
-from mlmcgrad.kernels.groups import Blocks, block_weights, choose, shares, uniforms
-from mlmcgrad.kernels.proposing import (
-    MOST_CANDIDATES,
-    FirstBlock,
-    FirstWeights,
-    Part,
-    ProposingKernel,
-    check_alive,
-    count_collapsed,
-    insert,
-    usable,
+from mlmcgrad._checks import whole
+from mlmcgrad.kernels.base import (
+    Context,
+    Outcome,
+    Pieces,
+    Start,
+    check_rows,
+    check_unchanged,
+    count_states,
+    described,
+    take,
+    tensors_in,
+    transform,
 )
-from mlmcgrad.measure import Integers, Measure, pick
-from mlmcgrad.plan import Plan
+from mlmcgrad.lengths import Lengths
+from mlmcgrad.measure import Floats, Integers, Measure, pick
+from mlmcgrad.store import Remembered
 
 # Draws that are in memory at once. Where one simulation alone has more, only weights are kept.
 _PART_DRAWS = 2**16
+# The candidates of one step of all chains are in memory at once.
+MOST_CANDIDATES = 10**8
+_NEARLY_ALL = 0.999
+# Logarithms of 0 and weights that underflow are meant, whatever the caller has told NumPy.
+QUIET = np.errstate(all="ignore")
+
+
+class FirstWeights(NamedTuple):
+    """The weights of the first block of some chains: independent draws of q, k for each."""
+
+    log_sum: Floats  # (chains,): log Σ w
+    share: Floats  # (chains, k): w / Σ w
+
+
+class WeightedPiece(NamedTuple):
+    """A piece of a simulation: its measure, and the weights of draws within their block."""
+
+    measure: Measure
+    share: Tensor  # (points,) float64: w / Σ w over the block; 0 outside of the blocks that count
+    first: FirstWeights  # of the chains that begin in this piece
+
+
+@dataclass(frozen=True)
+class ProposingKernel(ABC):
+    """Draws of q in blocks, with their weights; see `ISIR` for the arguments."""
+
+    log_weight: Callable[..., Tensor]
+    propose: Callable[..., Tensor]
+    candidates: int
+    chunk: int = field(default=1024, kw_only=True)
+
+    def __post_init__(self) -> None:
+        whole(self.candidates, "candidates")
+        whole(self.chunk, "chunk")
+
+    def chains(self, x0: Start, context: Context) -> int:
+        """Return one for each row of x0, or for x0=None of the first tensor in the context."""
+        chains = self._count(x0, context)
+        if chains * self.candidates > MOST_CANDIDATES:
+            raise ValueError(
+                f"candidates × chains must be at most {MOST_CANDIDATES:,}, which are in memory at "
+                f"once, got {self.candidates:,} × {chains:,}; use fewer of them, and longer chains"
+            )
+        return chains
+
+    @abstractmethod
+    def parts(
+        self, x0: Start, context: Context, lengths: Lengths, generator: torch.Generator
+    ) -> Generator[WeightedPiece, None, Outcome]:
+        """Yield what `run` yields, with the weights within blocks; return the outcome."""
+
+    @final
+    def run(
+        self, x0: Start, context: Context, lengths: Lengths, generator: torch.Generator
+    ) -> Pieces:
+        """Simulate; the measure has every draw, chain by chain, those of weight 0 too."""
+        parts = self.parts(x0, context, lengths, generator)
+        return transform(parts, lambda part: (part.measure,))
+
+    def _count(self, x0: Start, context: Context) -> int:
+        if isinstance(x0, Remembered):
+            return len(x0.points)
+        if x0 is not None:
+            return count_states(x0, type(self).__name__)
+        tensors = [tensor for tensor in tensors_in(context) if tensor.dim()]
+        if not tensors:
+            raise ValueError(
+                "x0=None needs a context tensor with one row per chain, which says how many "
+                "chains there are; got none"
+            )
+        return len(tensors[0])
+
+    def fresh(
+        self, context: Context, owner: Tensor, generator: torch.Generator
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Make draws for these rows, and weight them, chunk by chunk."""
+        states, log_weights = [], []
+        for who in owner.split(self.chunk) if len(owner) else ():
+            rows = take(context, who)
+            states.append(self.draw(rows, len(who), generator))
+            log_weights.append(self.weigh(states[-1], rows))
+        return states, log_weights
+
+    def weigh(self, z: Tensor, context: Context) -> Tensor:
+        """Return log weights in float64, (rows,)."""
+        version = z._version
+        log_w = self.log_weight(z, *context)
+        check_rows("log_weight", log_w, z)
+        check_unchanged("log_weight", z, version)
+        return log_w.double()
+
+    def draw(self, context: Context, rows: int, generator: torch.Generator) -> Tensor:
+        """Draw from q once for each row."""
+        z = self.propose(rows, *context, generator=generator)
+        if not isinstance(z, Tensor) or z.dim() == 0 or z.shape[0] != rows:
+            raise ValueError(
+                f"propose(rows, *context, generator) must return one draw per row, here "
+                f"({rows}, …), got {described(z)}"
+            )
+        return z
+
+
+@QUIET
+def usable(log_w: Tensor) -> tuple[Floats, int]:
+    """Log weights with −∞ for those that are NaN or +∞, on the host, and how many these are."""
+    values: Floats = log_w.cpu().numpy()
+    if values.max() < np.inf:  # which a NaN is not
+        return values, 0
+    bad = ~(values < np.inf)
+    return np.where(bad, -np.inf, values), int(np.count_nonzero(bad))
+
+
+def check_alive(log_w: Floats, chains: Integers, what: str) -> None:
+    """Refuse chains without any weight.
+
+    Args:
+        log_w: the largest log weight of each chain, (chains,).
+        chains: their numbers.
+        what: what has no weight.
+    """
+    dead = log_w == -np.inf
+    if dead.any():
+        raise FloatingPointError(
+            f"log_weight is −inf (or NaN) for {what} of {dead.sum()} chains (chain "
+            f"{chains[dead.argmax()]} is one of them), so there is nothing to select; "
+            "use a proposal that covers the target, or more candidates"
+        )
+
+
+def count_collapsed(share: Floats) -> int:
+    """In how many blocks one of several candidates has nearly all of the weight.
+
+    Args:
+        share: normalised weights, (chains, k).
+    """
+    return int((share > _NEARLY_ALL).sum()) if share.shape[1] > 1 else 0
+
+
+@QUIET
+def shares(log_w: Floats) -> tuple[Floats, Floats]:
+    """Return block sums log S_b, (blocks,), and shares w / S_b, (blocks, k), 0 where S_b = 0."""
+    columns = np.ascontiguousarray(log_w.T)  # k is small: sums over a short last axis are slow
+    top = columns.max(0)
+    top[top == -np.inf] = 0.0  # −∞ − (−∞)
+    w = np.exp(columns - top)
+    total = w.sum(0)
+    log_sum: Floats = np.log(total) + top
+    total[total == 0.0] = 1.0
+    return log_sum, np.ascontiguousarray((w / total).T)
+
+
+def uniforms(generator: torch.Generator, *shape: int) -> Tensor:
+    """Draw uniforms in double precision, on the host."""
+    return torch.rand(
+        shape, dtype=torch.float64, device=generator.device, generator=generator
+    ).cpu()
 
 
 @final
@@ -60,9 +229,8 @@ class Importance(ProposingKernel):
         candidates: k ≥ 1, the draws of a block.
         chunk: rows that are drawn and weighed in one call: it bounds the memory.
 
-    Nothing is carried from block to block, so there is no state to start from: x0 is None, or a
-    `FirstBlock`. `Estimate.last` is one draw of each simulation, chosen by its weight, and the
-    acceptance is 1.
+    Nothing is carried from block to block, so there is no state to start from: x0 is None.
+    `Estimate.last` is one draw of each simulation, chosen by its weight, and the acceptance is 1.
 
     Example:
         >>> import mlmcgrad as mg
@@ -80,39 +248,31 @@ class Importance(ProposingKernel):
         expectations via multi-level randomization".
     """
 
-    def run(self, x0: Start, context: Context, plan: Plan, generator: torch.Generator) -> Pieces:
-        """Simulate; the measure has every draw, chain by chain, those of weight 0 too."""
-        simulation = Simulation(self.parts(x0, context, plan, generator))
-        for part in simulation:
-            yield part.measure
-        return simulation.outcome
-
     @torch.no_grad()
     def parts(
-        self, x0: Start, context: Context, plan: Plan, generator: torch.Generator
-    ) -> Generator[Part, None, Outcome]:
-        """What `run` yields, with the weights within blocks, all of them; returns the outcome."""
+        self, x0: Start, context: Context, lengths: Lengths, generator: torch.Generator
+    ) -> Generator[WeightedPiece, None, Outcome]:
+        """Simulate, with the weights within all blocks; see `ProposingKernel.parts`."""
         if x0 is not None:
-            if not isinstance(x0, FirstBlock):
-                raise ValueError(
-                    f"x0 must be None or a FirstBlock, since importance sampling has no state to "
-                    f"go on from, got {type(x0).__name__}"
-                )
-            self.check_block(x0)
-        lengths = plan.longest.numpy()
-        most = int(lengths.max()) * self.candidates
+            raise ValueError(
+                "x0 must be None, since importance sampling has no state to resume from, got "
+                f"{described(x0)}"
+            )
+        longest = lengths.longest.numpy()
+        most = int(longest.max()) * self.candidates
         if most > MOST_CANDIDATES:
             raise ValueError(
                 f"candidates × length must be at most {MOST_CANDIDATES:,}, whose weights are in "
                 f"memory at once, got {most:,}; lower the truncation or the candidates"
             )
         last, evaluations, invalid, collapsed = [], 0, 0, 0
-        for chains in self._parts_of(lengths):
-            part = plan if len(chains) == len(lengths) else plan.select(torch.from_numpy(chains))
-            blocks = Blocks.of(lengths[chains])
-            draws = self._draw(x0, context, chains, blocks, generator)
-            log_w, bad = usable(draws.log_w)
+        for chains in self._parts_of(longest):
+            blocks = Blocks.of(longest[chains])
+            owner = torch.from_numpy(chains.repeat(self.candidates * longest[chains]))
+            weights, pieces = self._draw(context, owner, generator)
+            log_w, bad = usable(weights.reshape(-1, self.candidates))
             log_sum, share = shares(log_w)
+            part = lengths.select(torch.from_numpy(chains))
             weight, total = block_weights(log_sum, blocks, part)
             check_alive(total, chains, "every draw")
             u = uniforms(generator, len(chains)).numpy()
@@ -120,19 +280,17 @@ class Importance(ProposingKernel):
             evaluations, invalid = evaluations + log_w.size, invalid + bad
             first = FirstWeights(log_sum[blocks.first], share[blocks.first])
             collapsed += count_collapsed(first.share)
-            coefficient = torch.from_numpy((weight[:, None] * share).ravel())
+            coefficient = (torch.from_numpy(weight)[:, None] * torch.from_numpy(share)).flatten()
             flat, begin = torch.from_numpy(share.ravel()), 0
-            for z in draws.pieces:
+            for z in pieces:
                 end = begin + len(z)
                 here = chosen[(chosen >= begin) & (chosen < end)] - begin
                 if len(here):
                     last.append(pick(z, torch.from_numpy(here)))
-                owner, c, within = (
-                    t[begin:end].to(z.device) for t in (draws.owner, coefficient, flat)
-                )
-                yield Part(Measure(z, owner, c), within, first)
+                who, c, within = (t[begin:end].to(z.device) for t in (owner, coefficient, flat))
+                yield WeightedPiece(Measure(z, who, c), within, first)
                 begin, first = end, FirstWeights(first.log_sum[:0], first.share[:0])
-        return Outcome(torch.cat(last), evaluations, float(lengths.sum()), invalid, collapsed)
+        return Outcome(torch.cat(last), evaluations, float(longest.sum()), invalid, collapsed)
 
     def _parts_of(self, lengths: Integers) -> list[Integers]:
         """Numbers of chains that are in memory at once; a long one is alone."""
@@ -145,69 +303,91 @@ class Importance(ProposingKernel):
         return np.split(numbers, np.flatnonzero(np.diff(part)) + 1)
 
     def _draw(
-        self,
-        x0: FirstBlock | None,
-        context: Context,
-        chains: Integers,
-        blocks: Blocks,
-        generator: torch.Generator,
-    ) -> _Draws:
-        """All draws of these chains; those of a long one are made again when they are taken."""
-        k = self.candidates
-        owner = torch.from_numpy(chains.repeat(k * (blocks.end - blocks.first)))
-        start, who = None, owner
-        if x0 is not None:
-            start = _first(x0, torch.from_numpy(chains))
-            given = np.zeros(len(blocks.chain), dtype=bool)
-            given[blocks.first] = True
-            given = given.repeat(k)
-            who = owner[torch.from_numpy(~given)]
-        if len(chains) == 1 and len(owner) > _PART_DRAWS:
-            weights, pieces = self._twice(context, who, start, generator)
-            log_w = torch.cat([start.log_weight[0], weights]) if start else weights
-            return _Draws(log_w.reshape(-1, k), pieces, owner)
-        states, log_weights = self.fresh(context, who, generator)
-        if start is None:
-            z, log_w = torch.cat(states), torch.cat(log_weights).reshape(-1, k)
-        else:
-            where = torch.from_numpy(given)
-            z = insert(states, start.points.flatten(0, 1), where)
-            log_w = insert(log_weights, start.log_weight.flatten(), where).reshape(-1, k)
-        return _Draws(log_w, iter((z,)), owner)
-
-    def _twice(
-        self, context: Context, who: Tensor, start: FirstBlock | None, generator: torch.Generator
-    ) -> tuple[Tensor, Iterator[Tensor]]:
-        """Weights of one long simulation, and its draws, made again when they are taken."""
-        parts, state = who.split(self.chunk), generator.get_state()
-        # One piece of memory each: small ones between large ones would leave holes.
-        log_w = torch.empty(len(who), dtype=torch.float64, device=generator.device)
-        before = state.new_empty(len(parts), len(state))
-        for rows, out, then in zip(parts, log_w.split(self.chunk), before, strict=True):
-            then.copy_(generator.get_state())
+        self, context: Context, owner: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Iterable[Tensor]]:
+        """Return log weights, (draws,), and draws; those of a long simulation are made twice."""
+        if len(owner) <= _PART_DRAWS or owner[0] != owner[-1]:
+            states, log_weights = self.fresh(context, owner, generator)
+            return torch.cat(log_weights), (torch.cat(states),)
+        replay = torch.Generator(generator.device)
+        replay.set_state(generator.get_state())
+        parts = owner.split(self.chunk)
+        # One piece of memory: small ones between large ones would leave holes.
+        log_w = torch.empty(len(owner), dtype=torch.float64, device=generator.device)
+        for rows, out in zip(parts, log_w.split(self.chunk), strict=True):
             out.copy_(self.fresh(context, rows, generator)[1][0])
-
-        def pieces() -> Iterator[Tensor]:
-            if start is not None:
-                yield start.points[0]
-            replay = torch.Generator(generator.device)
-            for rows, then in zip(parts, before, strict=True):
-                replay.set_state(then.clone())
-                yield self.draw(take(context, rows), len(rows), replay)
-
-        return log_w, pieces()
+        return log_w, (self.draw(take(context, rows), len(rows), replay) for rows in parts)
 
 
-@dataclass(frozen=True)
-class _Draws:
-    """Draws of some chains, block after block."""
+class Blocks(NamedTuple):
+    """Where the blocks of some chains are."""
 
-    log_w: Tensor  # (blocks, k) float64
-    pieces: Iterator[Tensor]  # the draws, (blocks·k, *shape)
-    owner: Tensor  # (blocks·k,): the chain of each
+    chain: Integers  # (blocks,): which of these chains, from 0
+    first: Integers  # (chains,): the first block of each chain
+    end: Integers  # (chains,): one more than the last
+
+    @classmethod
+    def of(cls, lengths: Integers) -> Blocks:
+        """The blocks of chains of these lengths."""
+        end = lengths.cumsum()
+        return cls(np.arange(len(lengths)).repeat(lengths), end - lengths, end)
 
 
-def _first(x0: FirstBlock, chains: Tensor) -> FirstBlock:
-    """What the caller drew for these chains."""
-    points, log_w = (pick(t.detach(), chains) for t in (x0.points, x0.log_weight))
-    return FirstBlock(points, log_w.double())
+@QUIET
+def block_weights(log_sum: Floats, blocks: Blocks, lengths: Lengths) -> tuple[Floats, Floats]:
+    """The weight of each block in the estimate.
+
+    Args:
+        log_sum: log S_b, (blocks,).
+        blocks: where they are.
+        lengths: of these chains.
+
+    Returns:
+        The weights, (blocks,), and log Σ_b S_b of each chain, (chains,).
+    """
+    terms, weights = lengths.terms.numpy(), lengths.weights.numpy()
+    used = weights != 0.0
+    used[:, -1] = True  # the whole simulation: its sum is returned
+    groups = np.where(used, terms[:, -1:] // terms, 0)  # (chains, terms)
+    count, inside, length = groups.ravel(), (groups * terms).ravel(), terms.ravel()
+    # One entry for each block and each term in which it has a part; those of a group follow
+    # each other.
+    begin = blocks.first.repeat(terms.shape[1]) - (inside.cumsum() - inside)
+    block = begin.repeat(inside)
+    block += np.arange(len(block))
+    size = length.repeat(count)  # of each group
+    start = size.cumsum() - size
+    log_part = log_sum[block]
+    top = np.maximum.reduceat(log_part, start)
+    top[top == -np.inf] = 0.0  # −∞ − (−∞)
+    part = np.exp(log_part - top.repeat(size))
+    total = np.add.reduceat(part, start)  # S_g / exp(top), 0 or at least 1
+    whole = (count.cumsum() - count).reshape(groups.shape)[:, -1]
+    of_chain = np.log(total[whole]) + top[whole]
+    living = count
+    if not total.all():
+        term = np.arange(len(count)).repeat(count)
+        living = np.bincount(term, total > 0.0, len(count))
+        total[total == 0.0] = 1.0
+    share = (weights.ravel() * length / np.maximum(living, 1)).repeat(count) / total
+    weight: Floats = np.bincount(block, share.repeat(size) * part, len(log_sum)).astype(float)
+    return weight, of_chain
+
+
+@QUIET
+def choose(log_sum: Floats, share: Floats, blocks: Blocks, total: Floats, u: Floats) -> Integers:
+    """One draw of each chain by its weight, as an index among all draws, (chains,).
+
+    Args:
+        log_sum: log S_b, (blocks,).
+        share: w / S_b, (blocks, k).
+        blocks: where they are.
+        total: log Σ w of each chain, (chains,).
+        u: a uniform for each chain, (chains,).
+    """
+    cumulative = (np.exp(log_sum - total[blocks.chain])[:, None] * share).ravel().cumsum()
+    ends = cumulative[blocks.end * share.shape[1] - 1]
+    begin = np.concatenate([[0.0], ends[:-1]])
+    # Not quite to the end of a chain, where rounding would choose the next one.
+    u = np.minimum(u, 1.0 - 1e-9)
+    return np.searchsorted(cumulative, begin + u * (ends - begin), side="right")

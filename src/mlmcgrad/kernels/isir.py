@@ -6,46 +6,64 @@ docs/errata.md), the step contributes H(X_p) = Σ_ℓ ω_ℓ H(z_ℓ), and the n
 ω.
 
 Two facts shape the code. The fresh draws ignore the chain, so all draws of all chains are made and
-weighed in one batched pass and the chain is arithmetic on scalars (`selection.py`). And no padding
-is needed: chains are sorted by length, so those that still run are a slice.
+weighted in one batched pass, and the chain itself is arithmetic on log weights. And no padding is
+needed: chains are one flat list (`Draws`), sorted by length, so those that still run after p steps
+are the last ones. The weights are on the host, wherever the model is.
 
-Long chains are made part by part, so that memory does not depend on their length. From one part to
-the next go the draws that may still be kept: one for each chain, or, where the choice is averaged
-out, those whose probability is not negligible.
+**Selection.** A chain of t steps has a starting state and t blocks of k−1 fresh candidates. With
+S_p the sum of the weights in block p, a kept state s stays with probability
+
+    σ_p(s) = w_s / (w_s + S_p) = sigmoid(log w_s − log S_p),
+
+and when it is left, the new state is candidate j of the block with probability w_j / S_p, whatever
+s was. Hence, for the law p of the kept state,
+
+    p'(old j) = p(j) σ_p(j),     p'(new j) = (w_j / S_p) Σ_s p(s) (1 − σ_p(s)),
+
+and p' also gives the weights of the candidates of step p in H(X_p). `sampled` draws the kept state
+and so has a point mass for p before each step (Algorithm 3); `rao_blackwell` carries all of p. The
+sigmoid form never over- or underflows: weights with a spread of hundreds of nats are fine.
+
+Long chains are simulated part by part, so that memory does not depend on their length. A part
+passes the draws that may still be kept to the next one, with their weights and probabilities: one
+for each chain, or, where the choice is averaged out, those whose probability is not negligible.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
-from typing import final
+from functools import cached_property
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels.base import Context, Outcome, Pieces, Simulation, Start, take
-from mlmcgrad.kernels.groups import shares
-from mlmcgrad.kernels.proposing import (
-    FirstBlock,
+from mlmcgrad._checks import whole
+from mlmcgrad.kernels.base import Context, Outcome, Start, described, take
+from mlmcgrad.kernels.importance import (
     FirstWeights,
-    Part,
     ProposingKernel,
+    WeightedPiece,
     check_alive,
     count_collapsed,
-    insert,
+    shares,
+    uniforms,
     usable,
 )
-from mlmcgrad.kernels.selection import Draws, rao_blackwell, sampled, still_possible
+from mlmcgrad.lengths import Lengths
 from mlmcgrad.measure import Floats, Measure, pick
-from mlmcgrad.plan import Plan
-from mlmcgrad.ranges import whole
 from mlmcgrad.store import Remembered
 
 # Draws of one part of the chains: enough to make the cost of a part vanish. Averaging has a cost
 # that grows with the square of the steps of a part.
 _PART_DRAWS = 2**16
 _AVERAGED_STEPS = 128
+# Steps of at most this many chains are made one by one: a call of NumPy takes as long as sixteen.
+_FEW = 16
+# A draw that is kept with a smaller probability is forgotten between two parts of a chain.
+_NEGLIGIBLE = 2.0**-64
 
 
 @final
@@ -65,8 +83,8 @@ class ISIR(ProposingKernel):
         chunk: rows that are drawn and weighed in one call: it bounds the memory.
 
     `x0=None` starts every chain with a draw of q, so that the first step has k independent draws;
-    x0 may also be a `FirstBlock`: these k draws with their weights, made by the caller; or what a
-    `Store` remembers: data that it has no state of start with a draw of q.
+    x0 may also be states, or `store.start(rows)` of a `Store`: rows without a state start with a
+    draw of q.
 
     Reference:
         Tjelmeland (2004); Cardoso, Samsonov, Thin, Moulines, Olsson (2022), "BR-SNIS: bias
@@ -79,57 +97,47 @@ class ISIR(ProposingKernel):
         whole(self.candidates, "candidates", 2)
         whole(self.chunk, "chunk")
 
-    def run(self, x0: Start, context: Context, plan: Plan, generator: torch.Generator) -> Pieces:
-        """Simulate the planned chains; the measure of short ones is one piece.
-
-        It has every candidate, those of weight 0 too: chain by chain, each from its first block on.
-        """
-        simulation = Simulation(self.parts(x0, context, plan, generator))
-        for part in simulation:
-            yield part.measure
-        return simulation.outcome
-
     def parts(
-        self, x0: Start, context: Context, plan: Plan, generator: torch.Generator
-    ) -> Generator[Part, None, Outcome]:
-        """What `run` yields, with the weights within the first block; returns the outcome.
+        self, x0: Start, context: Context, lengths: Lengths, generator: torch.Generator
+    ) -> Generator[WeightedPiece, None, Outcome]:
+        """Simulate, with the weights within the first block only; short chains are one piece.
 
         The weights are those of draws of q: a state that x0 brought is not among them.
         """
-        kept = int(x0 is not None and not isinstance(x0, FirstBlock))
-        order = torch.from_numpy(plan.longest.numpy().argsort(kind="stable"))
-        plan = plan.select(order)
+        kept = int(x0 is not None)
+        order = torch.from_numpy(lengths.longest.numpy().argsort(kind="stable"))
+        lengths = lengths.select(order)
         start, law = self._start(x0, context, order, generator), None
         last, carried = torch.empty(0), torch.zeros(0, dtype=torch.float64)
         select = rao_blackwell if self.rao_blackwell else sampled
         evaluations, moves, invalid, collapsed = 0, 0.0, 0, 0
         first = FirstWeights(np.zeros(0), np.zeros((0, self.candidates - kept)))
-        for begin, end in self._parts(plan.longest):
+        for begin, end in self._parts(lengths.longest):
             if begin > 0:
-                running = plan.longest > begin
-                plan, order = plan.select(running), order[running]
-            lengths = plan.longest.clamp(max=end) - begin
-            draws, z, owner, bad = self._draw(start, law, context, order, lengths, generator)
+                running = lengths.longest > begin
+                lengths, order = lengths.select(running), order[running]
+            steps = lengths.longest.clamp(max=end) - begin
+            draws, z, owner, bad = self._draw(start, law, context, order, steps, generator)
             share, began = np.zeros(len(owner)), first
             if begin == 0:
                 began, collapsed = _first_block(draws, order, kept, share)
                 last = torch.empty_like(z[: len(order)])
-            selection = select(draws, plan.flat(begin + 1, end), generator)
+            selection = select(draws, lengths.flat(begin + 1, end), generator)
             coefficient = selection.coefficient
             if begin > 0:
-                coefficient[draws.starting] += carried
+                coefficient[draws.first[:, None] + torch.arange(draws.starts)] += carried
             evaluations += len(owner) - carried.numel()
             moves, invalid = moves + selection.moves, invalid + bad
-            ended = int((plan.longest <= end).sum())  # the shortest come first
+            ended = int((lengths.longest <= end).sum())  # the shortest come first
             last[order[:ended]] = pick(z, selection.kept[:ended])
             if ended < len(order):
                 held, law = still_possible(draws, selection, len(order) - ended)
-                start = FirstBlock(z[held], draws.log_w[held])
+                start = z[held], draws.log_w[held]
                 # A draw that goes on is not in the measure yet: it would be paid for twice.
                 carried, coefficient[held] = coefficient[held], 0.0
             owner, coefficient = owner.to(z.device), coefficient.to(z.device)
             within = torch.from_numpy(share).to(z.device)
-            yield Part(Measure(z, owner, coefficient), within, began)
+            yield WeightedPiece(Measure(z, owner, coefficient), within, began)
         return Outcome(last, evaluations, moves, invalid, collapsed)
 
     def _parts(self, lengths: Tensor) -> Iterator[tuple[int, int]]:
@@ -145,11 +153,11 @@ class ISIR(ProposingKernel):
     @torch.no_grad()
     def _draw(
         self,
-        start: FirstBlock | None,
+        start: tuple[Tensor, Tensor] | None,
         law: Tensor | None,
         context: Context,
         chains: Tensor,
-        lengths: Tensor,
+        steps: Tensor,
         generator: torch.Generator,
     ) -> tuple[Draws, Tensor, Tensor, int]:
         """All candidates of steps of these chains, which begin with those given in `start`.
@@ -159,62 +167,72 @@ class ISIR(ProposingKernel):
             many weights were NaN or +∞.
         """
         starts = 1 if law is None else law.shape[1]
-        counts = starts + (self.candidates - 1) * lengths
+        counts = starts + (self.candidates - 1) * steps
         owner = chains.repeat_interleave(counts)  # (draws,)
         if start is None:
             states, weights = self.fresh(context, owner, generator)
             z, log_w = torch.cat(states), torch.cat(weights)
         else:
-            first = counts.cumsum(0) - counts
             given = torch.zeros(len(owner), dtype=torch.bool)
-            given[(first[:, None] + torch.arange(start.points.shape[1])).flatten()] = True
+            begin = counts.cumsum(0) - counts
+            given[(begin[:, None] + torch.arange(starts)).flatten()] = True
             states, weights = self.fresh(context, owner[~given], generator)
-            z = insert(states, start.points.flatten(0, 1), given)
-            log_w = insert(weights, start.log_weight.flatten().double(), given)
+            z, log_w = (
+                _insert(*each, given) for each in zip((states, weights), start, strict=True)
+            )
         usual, bad = usable(log_w)
-        draws = Draws(torch.from_numpy(usual), lengths, self.candidates - 1, law)
+        draws = Draws(torch.from_numpy(usual), steps, self.candidates - 1, law)
         return draws, z, owner, bad
 
     @torch.no_grad()
     def _start(
         self, x0: Start, context: Context, chains: Tensor, generator: torch.Generator
-    ) -> FirstBlock | None:
-        """The candidates that x0 holds, in the order of the chains; bare states are weighed."""
+    ) -> tuple[Tensor, Tensor] | None:
+        """Return the states that x0 holds and their log weights, (chains, 1) both."""
         if x0 is None:
             return None
-        if isinstance(x0, FirstBlock):
-            self.check_block(x0)
-            return FirstBlock(x0.points.detach()[chains], x0.log_weight.detach()[chains])
         states = self._complete(x0, context, generator) if isinstance(x0, Remembered) else x0
         z = states.detach()[chains]
         pieces = [
             self.weigh(z[b : b + self.chunk], take(context, chains[b : b + self.chunk]))
             for b in range(0, len(z), self.chunk)
         ]
-        return FirstBlock(z[:, None], torch.cat(pieces)[:, None])
+        return z[:, None], torch.cat(pieces)[:, None]
 
     def _complete(self, x0: Remembered, context: Context, generator: torch.Generator) -> Tensor:
         """The states of a store, and draws of q where it has none."""
         new = (~x0.known).nonzero()[:, 0]
+        if not len(new):
+            return x0.points
         drawn = [
             self.draw(take(context, who), len(who), generator) for who in new.split(self.chunk)
         ]
-        return insert(drawn, x0.points[x0.known], x0.known)
+        return _insert(drawn, x0.points[x0.known][:, None], x0.known)
+
+
+def _insert(chunks: list[Tensor], start: Tensor, where: Tensor) -> Tensor:
+    """Put starting states, (chains, starts, …), into some rows and fresh draws into the others."""
+    start = start.flatten(0, 1)
+    if not chunks:
+        return start
+    drawn = torch.cat(chunks)
+    if drawn.shape[1:] != start.shape[1:] or drawn.dtype != start.dtype:
+        raise ValueError(
+            f"x0 must look like a draw of propose, {described(drawn[0])} for each chain, got "
+            f"{described(start[0])}"
+        )
+    given = where.cpu().numpy()
+    order = np.empty(len(given), dtype=np.int64)
+    order[given], order[~given] = np.arange(len(start)), len(start) + np.arange(len(drawn))
+    return pick(torch.cat([start.to(drawn.device), drawn]), torch.from_numpy(order))
 
 
 def _first_block(
     draws: Draws, chains: Tensor, kept: int, share: Floats
 ) -> tuple[FirstWeights, int]:
-    """The weights of the first block; refuses one in which no candidate has any.
+    """Return weights of the first block, also put into `share`, and the number of collapsed chains.
 
-    Args:
-        draws: the candidates; later blocks have the kept state.
-        chains: their numbers.
-        kept: how many of the first candidates are no draws of q.
-        share: (draws,): the weights are put there.
-
-    Returns:
-        The weights, and in how many chains one candidate has nearly all of them.
+    Refuses chains without any weight; the first `kept` candidates are not draws of q.
     """
     index = draws.first.numpy()[:, None] + np.arange(draws.fresh + 1)  # (chains, k)
     log_w = draws.log_w.numpy()[index]
@@ -225,3 +243,223 @@ def _first_block(
         log_sum, within = shares(log_w[:, kept:])
     share[index[:, kept:]] = within
     return FirstWeights(log_sum, within), collapsed
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Log weights of the candidates of all chains.
+
+    Chain by chain in ascending order of length: the starting states, then t blocks of k−1 draws.
+    """
+
+    log_w: Tensor  # (draws,) float64
+    lengths: Tensor  # (chains,) int64, ascending: t of each chain
+    fresh: int  # k−1
+    law: Tensor | None = None  # (chains, starts): law of the kept state; None: there is one start
+
+    @property
+    def starts(self) -> int:
+        """How many starting states each chain has."""
+        return 1 if self.law is None else self.law.shape[1]
+
+    @cached_property
+    def first(self) -> Tensor:
+        """Where each chain begins, (chains,)."""
+        counts = self.starts + self.fresh * self.lengths
+        return counts.cumsum(0) - counts
+
+    @cached_property
+    def chain(self) -> Tensor:
+        """Which chain each block belongs to, (blocks,); in the same order as the draws."""
+        return torch.repeat_interleave(self.lengths)
+
+    @cached_property
+    def block(self) -> Tensor:
+        """Where each block begins, (blocks,): before it are blocks, and the starts of chains."""
+        return self.starts * (1 + self.chain) + self.fresh * torch.arange(len(self.chain))
+
+    @cached_property
+    def step(self) -> Tensor:
+        """Number of the step that each block belongs to, (blocks,), counted from 1."""
+        return 1 + (self.block - pick(self.first, self.chain) - self.starts) // self.fresh
+
+    @cached_property
+    def places(self) -> Tensor:
+        """Where the fresh candidates are, (blocks, k−1)."""
+        return self.block[:, None] + torch.arange(self.fresh)
+
+    @cached_property
+    def new(self) -> Tensor:
+        """Log weights of the fresh candidates, (blocks, k−1)."""
+        return pick(self.log_w, self.places.flatten()).reshape(self.places.shape)
+
+
+class Selection(NamedTuple):
+    """Outcome of the selection."""
+
+    coefficient: Tensor  # (draws,) float64: Σ_p weight_p · p'_p
+    kept: Tensor  # (chains,) int64: index of the state at the end, among the draws
+    moves: float  # (expected) number of steps that left the kept state, over all chains
+    law: Tensor | None = None  # (draws,) float64: of the state kept at the end; None: it is `kept`
+
+
+def sampled(draws: Draws, weights: Tensor, generator: torch.Generator) -> Selection:
+    """Selection with a random choice of the kept state (Algorithm 3 of the paper).
+
+    Args:
+        draws: the candidates, with one starting state for each chain.
+        weights: weight of each step in the estimator, (blocks,) float64.
+        generator: source of the randomness: two uniforms for each step.
+    """
+    choice, leave = uniforms(generator, 2, len(weights))
+    return choose_sampled(draws, weights, choice, leave)[0]
+
+
+def choose_sampled(
+    draws: Draws, weights: Tensor, choice: Tensor, leave: Tensor
+) -> tuple[Selection, Tensor]:
+    """`sampled` for given uniforms, (blocks,); also returns the staying probabilities, (blocks,).
+
+    A step leaves the kept state if `leave` is at least the staying probability, for the candidate
+    that `choice` picks from the block.
+    """
+    log_sum, share = (torch.from_numpy(found) for found in shares(draws.new.numpy()))
+    # The candidate that a step would move to does not depend on the kept state: all at once.
+    picked = draws.block + _pick(share, choice)
+    # leave ≥ sigmoid(log w_s − log S) is log w_s ≤ logit(leave) + log S: what is left to do step by
+    # step are comparisons, which NumPy makes in a third of the time.
+    bar = leave.logit() + log_sum
+    # Step by step, so that each step is a slice.
+    order = torch.from_numpy(draws.step.numpy().argsort(kind="stable"))
+    holder, kept = _follow(draws, *(pick(c, order) for c in (bar, picked)))
+    holder = torch.empty_like(holder).index_copy_(0, order, holder)  # block by block
+    log_kept = pick(draws.log_w, holder)
+    stay = torch.sigmoid(log_kept - log_sum)
+    coefficient = torch.zeros_like(draws.log_w)
+    coefficient[draws.places] = (weights * (1.0 - stay))[:, None] * share
+    coefficient.index_add_(0, holder, weights * stay)
+    return Selection(coefficient, kept, float((log_kept <= bar).sum())), stay
+
+
+def _follow(draws: Draws, bar: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
+    """The draw that is kept before each step, (blocks,), step by step; and at the end, (chains,).
+
+    Args:
+        draws: the candidates.
+        bar: the largest log weight that is left in a step, (blocks,), step by step.
+        candidate: the draw that a step moves to, in the same order.
+    """
+    bars, candidates, log_w = bar.numpy(), candidate.numpy(), draws.log_w.numpy()
+    log_candidates, holder = log_w[candidates], np.empty_like(candidates)
+    kept, begin = draws.first.numpy(), 0
+    log_kept, ended = log_w[kept], []
+    counts = np.bincount(draws.step.numpy())[1:]  # chains that make each step
+    running, many = counts.tolist(), np.count_nonzero(counts > _FEW)
+    for count in running[:many]:
+        finished = len(kept) - count
+        if finished:
+            ended.append(kept[:finished])
+            kept, log_kept = kept[finished:], log_kept[finished:]
+        rows = slice(begin, begin + count)
+        holder[rows] = kept
+        moved = log_kept <= bars[rows]
+        kept = np.where(moved, candidates[rows], kept)
+        log_kept = np.where(moved, log_candidates[rows], log_kept)
+        begin += count
+    # Of few chains a step takes less time one by one. The last ones go on longest.
+    state, log_state, last = kept.tolist(), log_kept.tolist(), []
+    steps = zip(*(a[begin:].tolist() for a in (bars, candidates, log_candidates)), strict=True)
+    for count in running[many:]:
+        for chain in range(len(state) - count, len(state)):
+            limit, new, log_new = next(steps)
+            last.append(state[chain])
+            if log_state[chain] <= limit:
+                state[chain], log_state[chain] = new, log_new
+    holder[begin:] = last
+    return torch.from_numpy(holder), torch.from_numpy(np.concatenate([*ended, state]))
+
+
+def rao_blackwell(draws: Draws, weights: Tensor, generator: torch.Generator) -> Selection:
+    """Selection averaged over the random choices: carries the law of the kept state.
+
+    Args:
+        draws: the candidates.
+        weights: weight of each step in the estimator, (blocks,) float64.
+        generator: source of the randomness for the state at the end; the coefficients take none.
+    """
+    coefficients, laws, kept, moves, begin, block, chain = [], [], [], 0.0, 0, 0, 0
+    known = draws.log_w.new_ones(len(draws.lengths), 1) if draws.law is None else draws.law
+    for length, chains in zip(
+        *(n.tolist() for n in draws.lengths.unique(return_counts=True)), strict=True
+    ):
+        # Chains of equal length are a rectangle.
+        m, steps = draws.starts + length * draws.fresh, length * chains
+        log_w = draws.log_w[begin : begin + chains * m].reshape(chains, m)
+        weight = weights[block : block + steps].reshape(chains, length)
+        law, coefficient, moved = _averaged(log_w, known[chain : chain + chains], weight)
+        u = uniforms(generator, chains)
+        coefficients.append(coefficient.flatten())
+        laws.append(law.flatten())
+        kept.append(_pick(law, u))
+        begin, block, chain = begin + chains * m, block + steps, chain + chains
+        moves += moved
+    kept_at = draws.first + torch.cat(kept)
+    return Selection(torch.cat(coefficients), kept_at, moves, torch.cat(laws))
+
+
+def _averaged(log_w: Tensor, start: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Law of the kept state at the end, coefficients, (chains, m) both, and expected moves.
+
+    Args:
+        log_w: log weights of chains of t steps, (chains, m) with m = starts + t(k−1).
+        start: law of the kept state at the start, (chains, starts).
+        weights: weight of each step, (chains, t).
+    """
+    (chains, steps), starts = weights.shape, start.shape[1]
+    new = log_w[:, starts:].reshape(chains, steps, -1)
+    log_sum, fresh = new.logsumexp(-1), new.shape[2]
+    share = torch.where(log_sum[..., None] > -torch.inf, new.softmax(-1), 0.0)
+    law = torch.zeros_like(log_w)
+    law[:, :starts] = start
+    coefficient = torch.zeros_like(log_w)
+    moves = 0.0
+    for p in range(steps):
+        old = starts + p * fresh  # candidates seen before this step
+        # −∞ − (−∞): a draw without weight has no part in the law, whatever the block.
+        gap = (log_w[:, :old] - log_sum[:, p, None]).nan_to_num(nan=-torch.inf)
+        stay = law[:, :old] * torch.sigmoid(gap)
+        left = 1.0 - stay.sum(1, keepdim=True)
+        law[:, :old] = stay
+        law[:, old : old + fresh] = left * share[:, p]
+        coefficient[:, : old + fresh] += weights[:, p, None] * law[:, : old + fresh]
+        moves += float(left.sum())
+    return law, coefficient, moves
+
+
+def still_possible(draws: Draws, selection: Selection, chains: int) -> tuple[Tensor, Tensor]:
+    """The draws that the last chains may have kept at the end, and the law on them.
+
+    Args:
+        draws: the candidates.
+        selection: what was selected from them.
+        chains: the number of chains that go on; they all have the same length.
+
+    Returns:
+        Indices among the draws and probabilities, (chains, draws held) both.
+    """
+    first = draws.first[len(draws.first) - chains :, None]
+    kept = selection.kept[len(draws.first) - chains :, None]
+    if selection.law is None or not chains:
+        return kept, torch.ones_like(kept, dtype=draws.log_w.dtype)
+    law = selection.law[int(first[0]) :].reshape(chains, -1)
+    # What is lost goes to the next block: `_averaged` gives it whatever the held draws leave.
+    held = int((law > _NEGLIGIBLE).sum(1).max())
+    place = law.topk(held, dim=1).indices.sort(1).values
+    return first + place, law.gather(1, place)
+
+
+def _pick(share: Tensor, u: Tensor) -> Tensor:
+    """Index drawn by the shares along the last dimension (inverse CDF)."""
+    cumulative = share.cumsum(-1)
+    reached = cumulative > u[..., None] * cumulative[..., -1:]
+    return reached.int().argmax(-1)

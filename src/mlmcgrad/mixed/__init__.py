@@ -1,44 +1,54 @@
-"""Mixed-effects models: the maximum of the exact likelihood.
+"""Fit mixed-effects models: the maximum of the exact likelihood.
 
     from mlmcgrad import mixed
     fit = mixed.fit("use ~ age + urban + (1 + urban | district)", data, "bernoulli")
     print(fit)
 
-Names are imported when they are first used, since they need pandas and formulae.
+Names are imported on first use, since they need pandas.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mlmcgrad.mixed.compare import Comparison
+    from mlmcgrad.mixed._fit import fit
     from mlmcgrad.mixed.design import build
     from mlmcgrad.mixed.families import Family, family
-    from mlmcgrad.mixed.files import load
-    from mlmcgrad.mixed.fitting import fit
-    from mlmcgrad.mixed.result import Fit
+    from mlmcgrad.mixed.result import ConvergenceWarning, Fit, LikelihoodRatioTest, load
 
 _HOME = {
-    "Comparison": "compare",
+    "ConvergenceWarning": "result",
     "Family": "families",
     "Fit": "result",
+    "LikelihoodRatioTest": "result",
     "build": "design",
     "family": "families",
-    "fit": "fitting",
-    "load": "files",
+    "fit": "_fit",
+    "load": "result",
 }
 
-__all__ = ["Comparison", "Family", "Fit", "build", "family", "fit", "load"]
+__all__ = [
+    "ConvergenceWarning",
+    "Family",
+    "Fit",
+    "LikelihoodRatioTest",
+    "build",
+    "family",
+    "fit",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(f"mlmcgrad.mixed.{_HOME[name]}"), name)
+        value = getattr(import_module(f"mlmcgrad.mixed.{_HOME[name]}"), name)
     except ModuleNotFoundError as error:
         remedy = f"mixed models need the package {error.name}; pip install 'mlmcgrad[mixed]'"
         raise ModuleNotFoundError(remedy, name=error.name) from error
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

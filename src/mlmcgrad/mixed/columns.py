@@ -1,15 +1,23 @@
-"""Columns of the data: where they come from, numbers and levels, missing values, groups.
+"""Columns of the data: their types and levels, the groups they define, and their coding as numbers.
 
 A column of numbers (or of booleans, as 0 and 1) is used as it is. Any other column has levels:
-those that occur, in the order of a pandas categorical, otherwise sorted. The first one is the
-reference of the usual contrasts. Groups have labels; those of a:b are the combinations that occur.
+those that occur, in the order of a pandas categorical, otherwise sorted. The first level is the
+reference of the default contrasts. The groups of a:b are the combinations that occur.
+
+A term is coded without redundancy: a level is left out where terms of lower order span it, as in R
+and patsy. The coding depends on the formula, the levels of the columns, and the numbers stored by
+center() and scale(), and on nothing else. So new data are coded exactly as the data of the fit, and
+a file only has to store names and numbers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
@@ -18,22 +26,25 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
 
-from mlmcgrad.mixed.syntax import alike, reason
+from mlmcgrad.mixed.formula import Component, Contrast, Term, alike, reason
 
 Data: TypeAlias = pd.DataFrame | Mapping[str, Any] | str | Path
 Level: TypeAlias = str | int | float
 
-_SHOWN = 5
+_SHOWN = 5  # values in a message
+
+# Components, and whether all levels of each have a column.
+_Space: TypeAlias = frozenset[tuple[Component, bool]]
 
 
 @final
 @dataclass(frozen=True)
 class Column:
-    """What must be known of a column to code new data in the same way.
+    """The type of a column, as needed to code new data in the same way.
 
     Args:
-        number: whether it is used as it is.
-        levels: in their order; of a number only if it stands in C(), S() or T().
+        number: whether the values are used as they are.
+        levels: the levels in order; a column of numbers only has them inside C(), S() or T().
     """
 
     number: bool
@@ -41,7 +52,7 @@ class Column:
 
 
 def frame(data: Data) -> pd.DataFrame:
-    """Data as a frame.
+    """Return the data as a frame.
 
     Args:
         data: a pandas frame, a dict of columns of equal length, or the path of a CSV file.
@@ -50,7 +61,9 @@ def frame(data: Data) -> pd.DataFrame:
         return data
     if isinstance(data, (str, Path)):
         if not Path(data).is_file():
-            raise FileNotFoundError(f"data: there is no file {str(data)!r}; give the path of a CSV")
+            raise FileNotFoundError(
+                f"data: there is no file {str(data)!r}; give the path of a CSV file"
+            )
     elif not isinstance(data, Mapping):
         raise ValueError(
             f"data must be a pandas DataFrame, a dict of columns or the path of a CSV file, "
@@ -64,11 +77,11 @@ def frame(data: Data) -> pd.DataFrame:
 
 
 def select(data: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
-    """The columns with these names, each of which must be there once."""
+    """Return the columns with these names; each must exist once."""
     names = sorted(names)
     for name in names:
         if name == "Intercept":
-            raise ValueError("'Intercept' is the name of the intercept; rename this column")
+            raise ValueError("'Intercept' is reserved for the intercept; rename this column")
         count = int((data.columns == name).sum())
         if count == 0:
             known = [str(column) for column in data.columns]
@@ -81,12 +94,7 @@ def select(data: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
 
 
 def describe(values: pd.Series[Any], coded: bool) -> Column:
-    """What a column without missing values is.
-
-    Args:
-        values: the column.
-        coded: whether it stands in C(), S() or T().
-    """
+    """Return the type of a column without missing values, `coded` inside C(), S() or T()."""
     if _is_number(values):
         return Column(True, tuple(np.unique(_numbers(values)).tolist()) if coded else ())
     values = _plain(values)
@@ -100,7 +108,7 @@ def describe(values: pd.Series[Any], coded: bool) -> Column:
 
 
 def coerce(values: pd.Series[Any], column: Column) -> pd.Series[Any]:
-    """A column without missing values as its description says: numbers, or codes of its levels."""
+    """Convert a column without missing values to its type: numbers, or a categorical."""
     if column.number:
         if not _is_number(values):
             raise ValueError(
@@ -116,8 +124,8 @@ def coerce(values: pd.Series[Any], column: Column) -> pd.Series[Any]:
         unknown = [level for level in _distinct(values) if level not in known]
         if unknown:
             raise ValueError(
-                f"column {values.name!r} has the level {unknown[0]!r}, which the data of the fit "
-                f"do not have, only {_listed(column.levels)}; leave out these rows"
+                f"column {values.name!r} has the level {unknown[0]!r}, which does not occur in "
+                f"the data of the fit, only {_listed(column.levels)}; leave out these rows"
             )
     if column.number:
         return values
@@ -125,40 +133,32 @@ def coerce(values: pd.Series[Any], column: Column) -> pd.Series[Any]:
 
 
 def groups(data: pd.DataFrame, names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """Groups of a factor.
+    """Find the groups of a factor.
 
     Args:
-        data: rows; where a value is missing the row has no group.
+        data: the rows; a row with a missing value has no group.
         names: the columns whose combinations are the groups.
 
     Returns:
-        Labels of the groups, and the group of each row, (rows,); −1 for none.
+        The labels of the groups, and the group index of each row, (rows,); −1 means no group.
     """
-    index = np.zeros(len(data), np.int64)
-    missing = np.zeros(len(data), bool)
-    labels = np.array([""], object)
-    for name in names:
-        codes, own = _factorise(data[name])
-        if not own:
-            return (), np.full(len(data), -1)
-        missing |= codes < 0
-        # Only combinations that occur are kept, so that the product stays small.
-        pairs, index = np.unique(index * len(own) + codes, return_inverse=True)
-        joined = [f"{labels[p // len(own)]}:{own[p % len(own)]}" for p in pairs]
-        labels = np.array(joined, object)
-    used, index = np.unique(np.where(missing, -1, index), return_inverse=True)
-    if len(used) and used[0] < 0:
-        used, index = used[1:], index - 1
-    found = tuple(label.removeprefix(":") for label in labels[used])
-    if len(set(found)) < len(found):
+    try:
+        grouped = data.groupby(list(names), observed=True)
+        keys = grouped.size().index
+        index = np.array(grouped.ngroup().fillna(-1), np.int64)
+    except TypeError:
+        raise _strange(data[names[0]], data[names[0]].iloc[0]) from None
+    rows = keys if isinstance(keys, pd.MultiIndex) else [(key,) for key in keys]
+    labels = tuple(":".join(map(_label, row)) for row in rows)
+    if len(set(labels)) < len(labels):
         raise ValueError(
             f"different groups of {':'.join(names)!r} have the same label; rename their levels"
         )
-    return found, index.astype(np.int64)
+    return labels, index
 
 
 def check_finite(values: NDArray[Any], what: str) -> None:
-    """Refuse numbers that are infinite or not numbers, and name the first."""
+    """Raise if a value is infinite or NaN, and name the first."""
     finite = np.isfinite(values)
     if not finite.all():
         row = int(np.argmin(finite))
@@ -168,8 +168,170 @@ def check_finite(values: NDArray[Any], what: str) -> None:
         )
 
 
+@final
+class Values:
+    """The data on which the expressions of a formula are evaluated.
+
+    Args:
+        text: the formula, for messages.
+        data: columns converted by `coerce`.
+        kept: for each center() and scale() its numbers; by default computed from the data.
+    """
+
+    def __init__(
+        self, text: str, data: pd.DataFrame, kept: Mapping[str, tuple[float, ...]] | None = None
+    ) -> None:
+        self.text = text
+        self.data = data
+        self.kept = {} if kept is None else dict(kept)
+        self._new = kept is not None
+
+    def evaluate(self, component: Component) -> pd.Series[Any]:
+        """Return the values of an expression, (rows,)."""
+        if component.column is not None:
+            return self.data[component.column]
+        with _plain_errors(self.text):
+            return pd.Series(component.value(self), index=self.data.index)
+
+    def coded(self, component: Component, contrast: pd.DataFrame) -> NDArray[np.float64]:
+        """Return the columns of a component, (rows, columns); numbers have an empty contrast."""
+        if not contrast.empty:
+            codes = contrast.index.get_indexer(pd.Index(self.data[component.column]))
+            return contrast.to_numpy()[codes]
+        values = self.evaluate(component)
+        with _plain_errors(self.text):
+            return values.to_numpy(np.float64)[:, None]
+
+    def column(self, name: str) -> pd.Series[Any]:
+        """Return a column; whole numbers as floats, which do not overflow."""
+        values = self.data[name]
+        return values.astype(np.float64) if types.is_numeric_dtype(values) else values
+
+    def standardized(self, call: str, values: pd.Series[Any], scaled: bool) -> pd.Series[Any]:
+        """Return the value of center() or scale()."""
+        if not self._new:
+            mean, spread = float(values.mean()), float(values.std(ddof=0))
+            self.kept[call] = (mean, spread) if scaled else (mean,)
+        mean, *spreads = self.kept[call]
+        return (values - mean) / spreads[0] if scaled else values - mean
+
+
+@final
+class Coder:
+    """Code some terms of a formula as columns of numbers.
+
+    Args:
+        text: the formula, for messages.
+        terms: the terms, from `formula.parse`.
+        columns: the types of the data's columns.
+
+    Attributes:
+        names: the names of the resulting columns.
+    """
+
+    def __init__(self, text: str, terms: tuple[Term, ...], columns: Mapping[str, Column]) -> None:
+        levels = {c: _levels(c, columns) for term in terms for c in term}
+        self._text = text
+        self._blocks = [
+            [(component, _coding(component, levels[component], full)) for component, full in block]
+            for block in _blocks(terms, {c for c, known in levels.items() if known})
+        ]
+        self.names = tuple(
+            ":".join(labels) or "Intercept"
+            for block in self._blocks
+            for labels in product(*(map(str, contrast) for _, contrast in block))
+        )
+        for name in self.names:
+            if self.names.count(name) > 1:
+                raise ValueError(
+                    f"formula {text!r} has two columns called {name!r}; compute one of them "
+                    "first, as a column with another name"
+                )
+
+    def __call__(self, values: Values) -> NDArray[np.float64]:
+        """Return the columns, (rows, names)."""
+        rows = len(values.data)
+        result, start = np.empty((rows, len(self.names))), 0
+        for block in self._blocks:
+            columns = np.ones((rows, 1))
+            for component, contrast in block:
+                own = values.coded(component, contrast)
+                columns = (columns[:, :, None] * own[:, None, :]).reshape(rows, -1)
+            stop = start + columns.shape[1]
+            result[:, start:stop] = columns
+            start = stop
+        for name, column in zip(self.names, result.T, strict=True):
+            check_finite(column, f"{name!r} in the formula {self._text!r}")
+        return result
+
+
+def _levels(component: Component, columns: Mapping[str, Column]) -> tuple[Level, ...]:
+    """Return the levels of a component, () for numbers."""
+    if component.column is None:
+        return ()
+    column = columns[component.column]
+    return column.levels if component.contrast or not column.number else ()
+
+
+def _blocks(terms: tuple[Term, ...], coded: set[Component]) -> list[list[tuple[Component, bool]]]:
+    """Choose the components of each block of columns, and whether all their levels have one.
+
+    A term spans the products of all subsets of its components without their reference levels. Those
+    that other terms span are left out. Two of them that differ by one component are one product
+    with all its levels.
+    """
+    spanned = defaultdict[frozenset[Component], set[frozenset[Component]]](set)
+    chosen = {}
+    for term in sorted(terms, key=lambda term: len(coded.intersection(term))):
+        own = [component for component in term if component in coded]
+        known = spanned[frozenset(term) - coded]  # by terms with the same numbers
+        subsets = [frozenset(s) for size in range(len(own) + 1) for s in combinations(own, size)]
+        spaces = [
+            frozenset((c, False) for c in subset) for subset in subsets if subset not in known
+        ]
+        known.update(subsets)
+        while pair := next(filter(_mergeable, combinations(spaces, 2)), None):
+            small, large = pair
+            ((component, _),) = large - small
+            spaces[spaces.index(large)] = small | {(component, True)}
+            spaces.remove(small)
+        chosen[term] = [
+            [(c, (c, True) in space) for c in term if c not in coded or c in dict(space)]
+            for space in spaces
+        ]
+    return [block for term in terms for block in chosen[term]]
+
+
+def _mergeable(pair: tuple[_Space, _Space]) -> bool:
+    small, large = pair
+    return small < large and len(large) == len(small) + 1
+
+
+def _coding(component: Component, levels: tuple[Level, ...], full: bool) -> pd.DataFrame:
+    """Return the contrast matrix with the names of its columns, (levels, columns)."""
+    name, contrast = component.name, component.contrast or Contrast("Treatment")
+    if not levels:
+        return pd.DataFrame(columns=[name])
+    omitted = contrast.level
+    if omitted is None:
+        omitted = levels[0 if contrast.kind == "Treatment" else -1]
+    elif omitted not in levels:
+        raise ValueError(
+            f"{name!r} names the level {omitted!r}, but the column has only {_listed(levels)}; "
+            "correct it"
+        )
+    matrix = pd.DataFrame(np.eye(len(levels)), levels, [f"{name}[{level}]" for level in levels])
+    if contrast.kind == "Sum" or not full:
+        matrix = matrix.drop(columns=f"{name}[{omitted}]")
+    if contrast.kind == "Sum":
+        matrix.loc[omitted] = -1.0
+        if full:
+            matrix.insert(0, f"{name}[mean]", 1.0)
+    return matrix
+
+
 def _plain(values: pd.Series[Any]) -> pd.Series[Any]:
-    """Levels such as intervals or dates as text, which a file can keep."""
+    """Convert levels such as intervals or dates to text, which a file can store."""
     if isinstance(values.dtype, pd.CategoricalDtype):
         levels = values.cat.categories.tolist()
         if not all(isinstance(level, (str, int, float)) for level in levels):
@@ -187,17 +349,6 @@ def _numbers(values: pd.Series[Any]) -> NDArray[Any]:
     return values.to_numpy(np.int64 if whole else np.float64)
 
 
-def _factorise(values: pd.Series[Any]) -> tuple[NDArray[np.int64], list[str]]:
-    if isinstance(values.dtype, pd.CategoricalDtype):
-        used = values.cat.remove_unused_categories()
-        return np.asarray(used.cat.codes, np.int64), [_label(x) for x in used.cat.categories]
-    try:
-        codes, found = pd.factorize(values, sort=True)
-    except TypeError:
-        raise _strange(values, values.iloc[0]) from None
-    return np.asarray(codes, np.int64), [_label(x) for x in found]
-
-
 def _distinct(values: pd.Series[Any]) -> list[Any]:
     try:
         return pd.unique(values).tolist()
@@ -213,7 +364,7 @@ def _strange(values: pd.Series[Any], value: Any) -> ValueError:
 
 
 def _label(value: Any) -> str:
-    # A missing value elsewhere in the column makes floats of whole numbers.
+    # A missing value elsewhere in the column turns whole numbers into floats.
     if isinstance(value, float) and math.isfinite(value) and value == int(value):
         return str(int(value))
     return str(value)
@@ -222,3 +373,16 @@ def _label(value: Any) -> str:
 def _listed(values: Sequence[Any]) -> str:
     shown = ", ".join(repr(value) for value in values[:_SHOWN])
     return shown + (f" and {len(values) - _SHOWN} more" if len(values) > _SHOWN else "")
+
+
+@contextmanager
+def _plain_errors(text: str) -> Iterator[None]:
+    """Turn errors of NumPy and pandas into one sentence, and silence warnings."""
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    except Exception as error:
+        raise ValueError(
+            f"formula {text!r} cannot be evaluated: {reason(error)}; check the arguments "
+            "of its functions"
+        ) from None

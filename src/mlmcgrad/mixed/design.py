@@ -1,44 +1,91 @@
-"""Formula and data as tensors.
+"""Turn a formula and data into tensors.
 
     η_i = o_i + x_iᵀβ + Σ_f z_{f,i}ᵀ b_{f, g_f(i)},      b_{f,g} ~ N(0, Σ_f) for each group g,
 
 with fixed columns x (`fixed`), offset o, and for each grouping factor f the few columns z_f of a
 row (`Effects.columns`) and the index of its group (`Effects.index`): memory is rows × columns,
-never rows × groups. Σ_f is block diagonal, a block for each (… | f) in the formula.
+never rows × groups. Σ_f is block diagonal, with one block for each (… | f) in the formula.
+
+A numeric response is used as it is. A response with two levels (text, booleans) becomes
+1{y = success}, where success is the level that the formula names, y['yes'] ~ …, and otherwise the
+last one, as in R.
+
+Effects must be identified. Columns must be linearly independent. Let a block with columns Z have
+the free covariance V. An effect with variance s² and the column Z w in another block is
+indistinguishable from V + s² w wᵀ: no column may be a combination of those of another block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
+import pandas as pd
 import torch
+from numpy.typing import NDArray
+from pandas.api import types
 from torch import Tensor
 
-from mlmcgrad.mixed.columns import Column, Data, describe, frame, select
-from mlmcgrad.mixed.formula import parse
-from mlmcgrad.mixed.identified import check_effects, check_fixed, check_levels
-from mlmcgrad.mixed.matrices import Effects, matrices
-from mlmcgrad.mixed.response import response, trials
+from mlmcgrad.mixed.columns import (
+    Coder,
+    Column,
+    Data,
+    Values,
+    check_finite,
+    coerce,
+    describe,
+    frame,
+    groups,
+    select,
+)
+from mlmcgrad.mixed.formula import Component, Formula, alike, parse
+
+# Norm of a column's remainder, relative to the column, below which the others explain it.
+_DEPENDENT = 1e-10
+_MOST_LEVELS = 1000  # of a fixed effect, which is a dense matrix
+
+
+@final
+@dataclass(frozen=True)
+class Effects:
+    """The random effects of one grouping factor.
+
+    Args:
+        factor: its name, "district" or "a:b".
+        groups: labels of the groups.
+        index: group of each row, (rows,) int64; −1 for a row of new data that has none. Groups
+            that are not in the data of the fit follow those that are.
+        terms: names of the columns: "Intercept", "urban[yes]", …
+        columns: (rows, terms) float64.
+        blocks: sizes of the correlated blocks of terms: (2,) for (1 + x | g), (1, 1) for
+            (1 | g) + (0 + x | g).
+    """
+
+    factor: str
+    groups: tuple[str, ...]
+    index: Tensor
+    terms: tuple[str, ...]
+    columns: Tensor
+    blocks: tuple[int, ...]
 
 
 @final
 @dataclass(frozen=True)
 class Design:
-    """A model's data.
+    """The data of a model as tensors.
 
     Args:
         response: the left side of the formula.
         y: the response, (rows,) float64.
-        trials: of each row, (rows,); 1 unless the formula says otherwise.
-        offset: what is added to the linear predictor, (rows,).
+        trials: number of trials of each row, (rows,); 1 unless the formula has trials.
+        offset: known part of the linear predictor, (rows,).
         fixed: columns of the fixed effects, (rows, names).
         names: "Intercept", "age", "urban[yes]", …
-        effects: one for each grouping factor, the terms of one factor joined.
-        dropped: how many rows had missing values.
-        coding: how the columns were made, for new data.
+        effects: the random effects of each grouping factor.
+        coding: how the columns were coded, for new data.
+        dropped: number of rows left out because of missing values.
     """
 
     response: str
@@ -48,50 +95,41 @@ class Design:
     fixed: Tensor
     names: tuple[str, ...]
     effects: tuple[Effects, ...]
-    dropped: int
     coding: Coding
-
-    @property
-    def formula(self) -> str:
-        """The formula."""
-        return self.coding.formula
-
-    @property
-    def success(self) -> str | None:
-        """The level of the response that counts as 1, if it has levels."""
-        return self.coding.success
+    dropped: int = 0
 
 
 @final
 @dataclass(frozen=True)
 class Coding:
-    """What must be known to code new data as the data of a fit were coded.
+    """All that is needed to code new data as the data of the fit were coded.
 
     Args:
-        formula: of the model.
-        success: the level of the response that counts as 1, if it has levels.
-        columns: kind and levels of each column.
-        kept: numbers of each center() and scale(), in the order of the formula.
+        formula: the formula.
+        success: the level of the response that is coded as 1, if it has levels.
+        columns: type and levels of each column.
+        kept: for each center() and scale() its numbers.
         groups: labels of the groups of each factor.
     """
 
     formula: str
     success: str | None
     columns: Mapping[str, Column]
-    kept: tuple[tuple[float, ...], ...]
+    kept: Mapping[str, tuple[float, ...]]
     groups: Mapping[str, tuple[str, ...]]
 
     def design(self, data: Data) -> Design:
-        """The design of new data; no response is needed, y is NaN.
+        """Return the design of new data, without a response: y is NaN.
 
         Args:
-            data: a row for each prediction. Unknown groups have the index −1, an unknown level or
-                a missing value elsewhere is an error; trials are 1 where data do not have them.
+            data: one row per prediction. Unknown groups follow those of the fit; an unknown level,
+                or a missing value in another column, is an error. Without a column of trials they
+                are 1.
         """
         parsed, table = parse(self.formula), frame(data)
         rows = select(table, parsed.predictors | parsed.grouping).reset_index(drop=True)
         if rows.empty:
-            raise ValueError("data has 0 rows; give one for each prediction")
+            raise ValueError("data has 0 rows; give one per prediction")
         for name in sorted(parsed.predictors):
             missing = rows[name].isna().to_numpy()
             if missing.any():
@@ -102,48 +140,15 @@ class Coding:
         known = parsed.response.trial_columns
         counts = np.ones(len(rows))
         if known <= set(map(str, table.columns)):
-            counts = trials(parsed, select(table, known).reset_index(drop=True))
-        made = matrices(parsed, rows, self.columns, self.kept, self.groups)
-        return Design(
-            parsed.response.text,
-            torch.full((len(rows),), torch.nan, dtype=torch.float64),
-            torch.tensor(counts),
-            made.offset,
-            made.fixed,
-            made.names,
-            made.effects,
-            0,
-            self,
-        )
-
-    def state(self) -> dict[str, Any]:
-        """The coding as lists, strings and numbers, for a JSON file."""
-        columns = {
-            n: {"number": c.number, "levels": list(c.levels)} for n, c in self.columns.items()
-        }
-        return {
-            "formula": self.formula,
-            "success": self.success,
-            "columns": columns,
-            "kept": [list(numbers) for numbers in self.kept],
-            "groups": {factor: list(labels) for factor, labels in self.groups.items()},
-        }
-
-    @staticmethod
-    def from_state(state: Mapping[str, Any]) -> Coding:
-        """The coding that `state` has described."""
-        columns = state["columns"].items()
-        return Coding(
-            state["formula"],
-            state["success"],
-            {name: Column(c["number"], tuple(c["levels"])) for name, c in columns},
-            tuple(tuple(numbers) for numbers in state["kept"]),
-            {factor: tuple(labels) for factor, labels in state["groups"].items()},
+            counts = _trials(parsed, select(table, known).reset_index(drop=True))
+        y = np.full(len(rows), np.nan)
+        return _assemble(
+            parsed, rows, y, counts, self.success, self.columns, self.kept, self.groups
         )
 
 
 def build(formula: str, data: Data) -> Design:
-    """Evaluate a formula; rows with a missing value in one of its columns are left out.
+    """Evaluate a formula on data, without the rows that have missing values.
 
     Args:
         formula: for example "use ~ age + urban + (1 + urban | district)".
@@ -160,32 +165,235 @@ def build(formula: str, data: Data) -> Design:
     """
     parsed = parse(formula)
     side = parsed.response
-    used = side.columns | side.trial_columns | parsed.predictors | parsed.grouping
+    used = side.value.columns | side.trial_columns | parsed.predictors | parsed.grouping
     table = select(frame(data), used)
     rows = table.dropna().reset_index(drop=True)
     if rows.empty:
         empty = [name for name in table if table[name].isna().all()]
         why = f"column {empty[0]!r} has no values" if len(table) and empty else "each has a gap"
         raise ValueError(f"data has {len(table)} rows, none without missing values: {why}")
-    y, counts, success = response(parsed, rows)
+    y, counts, success = _read_response(parsed, rows)
     columns = {n: describe(rows[n], n in parsed.coded) for n in sorted(parsed.predictors)}
-    check_levels(columns)
-    made = matrices(parsed, rows, columns)
-    check_fixed(made.fixed, made.names)
-    for effect in made.effects:
-        check_effects(effect)
-    known = {effect.factor: effect.groups for effect in made.effects}
+    _check_levels(columns)
+    design = _assemble(parsed, rows, y, counts, success, columns)
+    _check_fixed(design.fixed, design.names)
+    for effects in design.effects:
+        _check_effects(effects)
+    return replace(design, dropped=len(table) - len(rows))
+
+
+def _assemble(
+    formula: Formula,
+    rows: pd.DataFrame,
+    y: NDArray[np.float64],
+    trials: NDArray[np.float64],
+    success: str | None,
+    columns: Mapping[str, Column],
+    kept: Mapping[str, tuple[float, ...]] | None = None,
+    known: Mapping[str, tuple[str, ...]] | None = None,
+) -> Design:
+    """Evaluate the right side of a formula, and put it beside the response.
+
+    Args:
+        formula: the formula.
+        rows: its columns; for new data, grouping factors may have missing values.
+        y: the response.
+        trials: the numbers of trials.
+        success: the level of the response that is coded as 1.
+        columns: types of the columns.
+        kept: numbers in center() and scale(); by default computed from these rows.
+        known: groups of each factor; by default those of these rows.
+    """
+    coerced = {name: coerce(rows[name], column) for name, column in columns.items()}
+    values = Values(formula.text, pd.DataFrame(coerced, index=rows.index), kept)
+    fixed = Coder(formula.text, formula.fixed, columns)
+    matrix = torch.from_numpy(fixed(values))
+    random = [Coder(formula.text, term.terms, columns) for term in formula.random]
+    blocks = [(coder.names, torch.from_numpy(coder(values))) for coder in random]
+    effects = _effects(formula, rows, blocks, known)
+    offset = np.zeros(len(rows))
+    for expression in formula.offsets:
+        offset += _numbers(values, expression, f"offset({expression.name})")
+    groups_of = {each.factor: each.groups for each in effects}
     return Design(
-        side.text,
-        torch.tensor(y),
-        torch.tensor(counts),
-        made.offset,
-        made.fixed,
-        made.names,
-        made.effects,
-        len(table) - len(rows),
-        Coding(formula, success, columns, made.kept, known),
+        response=formula.response.text,
+        y=torch.tensor(y),
+        trials=torch.tensor(trials),
+        offset=torch.from_numpy(offset),
+        fixed=matrix,
+        names=fixed.names,
+        effects=effects,
+        coding=Coding(formula.text, success, columns, values.kept, groups_of),
     )
+
+
+def _numbers(values: Values, expression: Component, what: str) -> NDArray[np.float64]:
+    """Return the finite values of an expression that is not a term, (rows,)."""
+    found = values.evaluate(expression)
+    if not types.is_numeric_dtype(found):
+        raise ValueError(f"{what} must be numbers, got {found.iloc[0]!r}")
+    numbers = found.to_numpy(np.float64)
+    check_finite(numbers, what)
+    return numbers
+
+
+def _effects(
+    formula: Formula,
+    rows: pd.DataFrame,
+    blocks: list[tuple[tuple[str, ...], Tensor]],
+    known: Mapping[str, tuple[str, ...]] | None,
+) -> tuple[Effects, ...]:
+    """Join the blocks of each factor; b:a is a:b, under the name that comes first."""
+    found: dict[frozenset[str], tuple[str, ...]] = {}
+    members: dict[frozenset[str], list[tuple[tuple[str, ...], Tensor]]] = {}
+    for term, block in zip(formula.random, blocks, strict=True):
+        for names in term.factors:
+            found.setdefault(frozenset(names), names)
+            members.setdefault(frozenset(names), []).append(block)
+    effects = []
+    for key, names in found.items():
+        factor = ":".join(names)
+        labels, index = groups(rows, names)
+        if known is not None:
+            every = dict.fromkeys((*known[factor], *labels))
+            place = {label: i for i, label in enumerate(every)}
+            # The last entry is for rows without a group, whose index is −1.
+            index = np.array([*(place[label] for label in labels), -1])[index]
+            labels = tuple(every)
+        parts = members[key]
+        effects.append(
+            Effects(
+                factor,
+                labels,
+                torch.from_numpy(index),
+                tuple(name for terms, _ in parts for name in terms),
+                torch.cat([columns for _, columns in parts], 1),
+                tuple(len(terms) for terms, _ in parts),
+            )
+        )
+    return tuple(effects)
+
+
+def _read_response(
+    formula: Formula, data: pd.DataFrame
+) -> tuple[NDArray[np.float64], NDArray[np.float64], str | None]:
+    """Return y and the numbers of trials, (rows,) each, and the level that is coded as 1."""
+    side = formula.response
+    values = Values(formula.text, _coerced(data, side.value.columns))
+    y, success = _binary(values.evaluate(side.value), side.text, side.level)
+    check_finite(y, f"the response {side.text!r}")
+    return y, _trials(formula, data), success
+
+
+def _trials(formula: Formula, data: pd.DataFrame) -> NDArray[np.float64]:
+    """Return the numbers of trials, (rows,); 1 if the formula has none."""
+    side = formula.response
+    if side.trials is None:
+        return np.ones(len(data))
+    values = Values(formula.text, _coerced(data, side.trial_columns))
+    return _numbers(values, side.trials, f"the trials in {side.text!r}")
+
+
+def _coerced(data: pd.DataFrame, names: frozenset[str]) -> pd.DataFrame:
+    columns = {}
+    for name in names:
+        values = data[name].infer_objects()
+        if types.is_bool_dtype(values):
+            values = values.map({False: "False", True: "True"})
+        columns[name] = coerce(values, describe(values, coded=False))
+    return pd.DataFrame(columns, index=data.index)
+
+
+def _binary(
+    values: pd.Series[Any], text: str, level: str | None
+) -> tuple[NDArray[np.float64], str | None]:
+    if types.is_bool_dtype(values):
+        values = values.map({False: "False", True: "True"})
+    elif types.is_numeric_dtype(values) and level is None:
+        return values.to_numpy(np.float64), None
+    levels = [str(found) for found in describe(values, coded=True).levels]
+    if level is None and len(levels) > 2:
+        raise ValueError(
+            f"the response {text!r} must be numbers or have two levels, got {len(levels)} levels "
+            f"such as {levels[0]!r}; name the one to code as 1: {text}['{levels[0]}'] ~ …"
+        )
+    if len(levels) == 1:
+        raise ValueError(f"the response {text!r} is {levels[0]!r} in all rows; it must vary")
+    success = levels[-1] if level is None else level
+    if success not in levels:
+        raise ValueError(
+            f"the response {text!r} is never {success!r}, only {', '.join(map(repr, levels[:5]))}"
+            f"{alike(success, levels)}"
+        )
+    return np.asarray(values.astype(str) == success, np.float64), success
+
+
+def _check_levels(columns: Mapping[str, Column]) -> None:
+    """Raise if a column has a single level, or too many levels for a dense matrix."""
+    for name, column in columns.items():
+        if len(column.levels) == 1:
+            raise ValueError(f"column {name!r} is {column.levels[0]!r} in all rows; leave it out")
+        if len(column.levels) > _MOST_LEVELS:
+            raise ValueError(
+                f"column {name!r} has {len(column.levels)} levels, more than {_MOST_LEVELS}, and "
+                f"each would be a column; use it as groups, (1 | {name}), or as a number"
+            )
+
+
+def _check_fixed(columns: Tensor, names: tuple[str, ...]) -> None:
+    """Raise if a fixed effect is a linear combination of others, and name them."""
+    found = _dependent(columns, names)
+    if found is None:
+        return
+    name, others = found
+    value = float(columns[0, names.index(name)])
+    if others == ["Intercept"]:
+        raise ValueError(f"{name!r} is {value} in all rows, like the intercept; leave it out")
+    if not others:
+        raise ValueError(f"{name!r} is 0 in all rows; leave it out")
+    raise ValueError(
+        f"fixed effects must be linearly independent, but {name!r} is a combination of "
+        f"{', '.join(map(repr, others))}; leave one out"
+    )
+
+
+def _check_effects(effects: Effects) -> None:
+    """Raise if a factor has a single group, or effects that are not identified."""
+    factor, terms = effects.factor, effects.terms
+    if len(effects.groups) < 2:
+        raise ValueError(
+            f"the grouping factor {factor!r} must have at least two groups, got "
+            f"{effects.groups[0]!r} only; leave out its term"
+        )
+    for name in terms:
+        if terms.count(name) > 1:
+            raise ValueError(
+                f"the random effect {name!r} of {factor!r} occurs {terms.count(name)} times; "
+                "keep one: (x | g) has an intercept, (0 + x | g) has none"
+            )
+    start = 0
+    for size in effects.blocks:
+        block = list(range(start, start + size))
+        for other in [[], *([j] for j in range(len(terms)) if j not in block)]:
+            chosen = block + other
+            found = _dependent(effects.columns[:, chosen], tuple(terms[j] for j in chosen))
+            if found is not None:
+                raise ValueError(
+                    f"random effects of {factor!r} are indistinguishable: {found[0]!r} is a "
+                    f"combination of {', '.join(map(repr, found[1])) or 0}; leave one out"
+                )
+        start += size
+
+
+def _dependent(columns: Tensor, names: tuple[str, ...]) -> tuple[str, list[str]] | None:
+    """Find the first column that is a combination of earlier ones; return it and those."""
+    norms = torch.linalg.vector_norm(columns, dim=0)
+    r = torch.linalg.qr(columns / torch.where(norms > 0.0, norms, 1.0), mode="r").R
+    for j, name in enumerate(names):
+        if j >= len(r) or abs(float(r[j, j])) <= _DEPENDENT:
+            weights = torch.linalg.solve(r[:j, :j], r[:j, j])
+            return name, [names[i] for i in range(j) if abs(float(weights[i])) > 1e-6]
+    return None
 
 
 __all__ = ["Coding", "Design", "Effects", "build"]

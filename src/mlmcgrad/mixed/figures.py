@@ -1,4 +1,4 @@
-"""Figures of a fit: how the estimates were found, and the random effects."""
+"""The figure of a fit: the paths of its estimates, and its random effects."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from mlmcgrad.mixed.names import theta_names
+from mlmcgrad.mixed.formula import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,18 +16,19 @@ if TYPE_CHECKING:
     from mlmcgrad.mixed.result import Factor, Fit
 
 _MOST_PATHS, _MOST_GROUPS = 8, 60
+_LONGEST = 40  # characters of a name
 _BLUE, _GREY = "#1f5fa8", "#888888"
 
 
 def plot(fit: Fit) -> Figure:
-    """Paths of the estimates above, the random effects of the first factor below."""
+    """Plot the paths of the estimates, and below the random effects of the first factor."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "plot needs matplotlib; pip install 'mlmcgrad[cli]'", name=error.name
+            "plot needs matplotlib; pip install 'mlmcgrad[paper]'", name=error.name
         ) from error
-    names = theta_names(fit)[:_MOST_PATHS]
+    names = fit.theta_names[:_MOST_PATHS]
     paths = len(names) if fit.path else 0
     columns = min(4, max(1, paths))
     rows = -(-paths // columns)
@@ -40,9 +41,9 @@ def plot(fit: Fit) -> Figure:
 
 
 def _path(axes: Axes, fit: Fit, i: int, name: str) -> None:
-    """One estimate over the iterations, and its 95 % interval."""
+    """Plot one estimate over the iterations, and its 95 % interval."""
     values = torch.stack([step.theta[i] for step in fit.path]).numpy()
-    if i in fit.layout.diagonal:  # whose sign means nothing
+    if i in fit.layout.diagonal:  # whose sign is arbitrary
         values = abs(values)
     numbers = np.array([step.iteration for step in fit.path])
     error = 1.96 * float(fit.parameter_covariance[i, i].clamp(min=0.0).sqrt())
@@ -52,13 +53,13 @@ def _path(axes: Axes, fit: Fit, i: int, name: str) -> None:
     first = next((step.iteration for step in fit.path if step.averaging), None)
     if first is not None:
         axes.axvline(first, color=_GREY, lw=0.8, ls=":")
-    axes.set_title(name, fontsize=9)
+    axes.set_title(_short(name), fontsize=9, parse_math=False)
     axes.tick_params(labelsize=8)
     axes.set_xlabel("iteration", fontsize=8)
 
 
 def _caterpillar(axes: Axes, factor: Factor) -> None:
-    """The random effects of the groups in order, with 95 % intervals."""
+    """Plot the ordered random effects of the groups with 95 % intervals."""
     mean, sd = factor.mean[:, 0].numpy(), factor.sd[:, 0].numpy()
     order = np.argsort(mean)
     if len(order) > _MOST_GROUPS:
@@ -68,10 +69,18 @@ def _caterpillar(axes: Axes, factor: Factor) -> None:
         place, mean[order], 1.96 * sd[order], fmt="o", ms=3, lw=0.9, color=_BLUE, ecolor=_GREY
     )
     axes.axhline(0.0, color=_GREY, lw=0.8)
-    axes.set_ylabel(factor.terms[0], fontsize=9)
+    axes.set_ylabel(_short(factor.terms[0]), fontsize=9, parse_math=False)
     some = "" if len(order) == len(mean) else f" ({len(order)} of {len(mean)}, evenly spaced)"
-    axes.set_title(f"random effects of {factor.name}{some}, with 95 % intervals", fontsize=9)
+    title = f"random effects of {_short(factor.name)}{some}, with 95 % intervals"
+    axes.set_title(title, fontsize=9, parse_math=False)
     if len(order) <= 30:
-        axes.set_xticks(place, [factor.groups[i] for i in order], rotation=90, fontsize=7)
+        labels = [_short(factor.groups[i]) for i in order]
+        axes.set_xticks(place, labels, rotation=90, fontsize=7, parse_math=False)
     else:
         axes.set_xticks([])
+
+
+def _short(name: str) -> str:
+    """Return a name as it fits into a figure."""
+    text = printable(name)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -1,145 +1,88 @@
-"""A fit as a JSON file: numbers, names and labels, no code and no data."""
+"""JSON files of fits: numbers, names and labels, no code and no data.
+
+A file holds the SHA-256 of its content, so that a damaged one is refused as a whole.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from mlmcgrad.mixed.design import Coding
-from mlmcgrad.mixed.families import Family
-from mlmcgrad.mixed.families import family as family_of
-from mlmcgrad.mixed.parameters import Layout
-from mlmcgrad.mixed.result import Factor, Fit
-from mlmcgrad.mixed.search import Certificate
-from mlmcgrad.runs.atomic import write_atomically
+from mlmcgrad._files import write_atomically
 
-_FORMAT = "mlmcgrad mixed model 1"
-_PLAIN = ("problem", "rows", "iterations", "seconds", "seed")
-_LISTS = ("names", "notes", "log_likelihood")
-_TENSORS = ("theta", "parameter_covariance", "monte_carlo_covariance")
+_FORMAT = "mlmcgrad mixed model 3"
 
 
-def save(fit: Fit, path: str | Path) -> None:
-    """Write a fit, all of it or nothing; a file that is there is replaced."""
-    found = fit.certificate
-    content: dict[str, Any] = {
-        "format": _FORMAT,
-        "family": fit.family.name,
-        "link": getattr(getattr(fit.family, "link", None), "name", None),
-        "coding": fit.coding.state(),
-        "blocks": list(fit.layout.blocks),
-        "dispersion": fit.layout.dispersion,
-        "certificate": None
-        if found is None
-        else {
-            "displacement": found.displacement.tolist(),
-            "error": found.error.tolist(),
-            "p_value": found.p_value,
-            "passes": found.passes,
-        },
-        "factors": [
-            {
-                "name": f.name,
-                "groups": list(f.groups),
-                "terms": list(f.terms),
-                "mean": f.mean.tolist(),
-                "sd": f.sd.tolist(),
-            }
-            for f in fit.factors
-        ],
-    }
-    content |= {name: getattr(fit, name) for name in _PLAIN}
-    content |= {name: list(getattr(fit, name)) for name in _LISTS}
-    content |= {name: getattr(fit, name).tolist() for name in _TENSORS}
-    text = json.dumps(_strict(content), ensure_ascii=False, indent=1, allow_nan=False)
+def write(path: str | Path, content: Mapping[str, Any]) -> None:
+    """Write a file atomically, replacing an old one; values may be tensors and dataclasses."""
+    numbers = encoded(content)
+    record = {"format": _FORMAT, "sha256": _digest(numbers), **numbers}
+    text = json.dumps(record, ensure_ascii=False, indent=1, allow_nan=False)
     write_atomically(Path(path), text.encode())
 
 
-def load(path: str | Path, family: Family | None = None) -> Fit:
-    """Read a fit that `Fit.save` has written.
-
-    Args:
-        path: the file.
-        family: the object, for a family that is not one of the library.
-    """
-    path = Path(path)
+@contextmanager
+def opened(path: str | Path) -> Iterator[dict[str, Any]]:
+    """Read a file that `write` has written; name the file in errors raised while it is decoded."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise ValueError(f"its format is not {_FORMAT!r}")
-        return _fit(content, family)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+        del content["format"]
+        if content.pop("sha256", None) != _digest(content):
+            raise ValueError("its content was changed")
+        yield content
+    except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"path {str(path)!r} is not a fit that Fit.save has written, or is damaged: {reason}"
+            f"path {str(path)!r} is not a fit written by this version of Fit.save, or is damaged: "
+            f"{error}"
         ) from None
 
 
-def _fit(content: dict[str, Any], family: Family | None) -> Fit:
-    certificate = content["certificate"]
-    if certificate is not None:
-        certificate = Certificate(
-            _tensor(certificate["displacement"]),
-            _tensor(certificate["error"]),
-            _number(certificate["p_value"]),
-            int(certificate["passes"]),
-        )
-    factors = tuple(
-        Factor(
-            str(f["name"]),
-            tuple(f["groups"]),
-            tuple(f["terms"]),
-            _tensor(f["mean"]),
-            _tensor(f["sd"]),
-        )
-        for f in content["factors"]
-    )
-    names = tuple(content["names"])
-    layout = Layout(len(names), tuple(content["blocks"]), bool(content["dispersion"]))
-    value, error = content["log_likelihood"]
-    found = Fit(
-        coding=Coding.from_state(content["coding"]),
-        family=family_of(content["family"], content["link"]) if family is None else family,
-        factors=factors,
-        names=names,
-        layout=layout,
-        certificate=certificate,
-        log_likelihood=(_number(value), _number(error)),
-        notes=tuple(content["notes"]),
-        problem=content["problem"],
-        rows=int(content["rows"]),
-        iterations=int(content["iterations"]),
-        seconds=float(content["seconds"]),
-        seed=int(content["seed"]),
-        theta=_tensor(content["theta"]),
-        parameter_covariance=_tensor(content["parameter_covariance"]),
-        monte_carlo_covariance=_tensor(content["monte_carlo_covariance"]),
-    )
-    if found.theta.shape != (layout.size,) or found.parameter_covariance.shape[0] != layout.size:
-        raise ValueError(f"theta has {len(found.theta)} entries, not {layout.size}")
-    return found
+def _digest(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _strict(value: Any) -> Any:
-    """The same with null for a number that is not there: JSON has no NaN."""
-    if isinstance(value, dict):
-        return {key: _strict(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_strict(each) for each in value]
+def encoded(value: Any) -> Any:
+    """Return a value for strict JSON, with null instead of NaN."""
+    if isinstance(value, Tensor):
+        return encoded(value.tolist())
+    if is_dataclass(value):
+        return {f.name: encoded(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: encoded(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [encoded(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
-
-
-def _tensor(values: Any) -> Tensor:
-    def numbers(value: Any) -> Any:
-        return [numbers(each) for each in value] if isinstance(value, list) else _number(value)
-
-    return torch.tensor(numbers(values), dtype=torch.float64)
+def decoded(kind: Any, value: Any) -> Any:
+    """Return the value of a type whose JSON is `value`; the inverse of `encoded`."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if kind is float:
+        return math.nan if value is None else float(value)
+    if kind is Tensor:
+        return torch.tensor(np.array(value, dtype=np.float64))
+    if hasattr(kind, "__dataclass_fields__"):
+        kinds = get_type_hints(kind)
+        return kind(**{name: decoded(kinds[name], each) for name, each in value.items()})
+    if origin is tuple:
+        return tuple(decoded(parts[0], each) for each in value)
+    if origin is Mapping:
+        return {key: decoded(parts[1], each) for key, each in value.items()}
+    if isinstance(value, dict):  # of an optional dataclass
+        return decoded(parts[0], value)
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r} is not of the type {kind}")
+    return value

@@ -1,194 +1,315 @@
-"""Stochastic maximum likelihood: scoring steps, then averaging, until the noise is small.
+"""Stochastic maximum likelihood: scoring steps, then Newton steps, until the noise is small.
 
-With S_n an unbiased estimate of the score at θ_{n−1} (`score.py`):
+With S_1, S_2, … independent unbiased estimates of the score:
 
 1. θ_n = θ_{n−1} + A_n S_n with A_n^{-1} = Σ_g s_g s_gᵀ, the outer products of the group scores (the
-   adaptive matrix), until the score is no larger than its noise. Of many groups each step takes
-   some.
-2. θ_n = θ_{n−1} + n^{-0.7} I^{-1} S_n with I the observed information (`information.py`). The
-   estimate is the average θ̄ of these iterates. With ε_n = S_n + I (θ_{n−1} − θ̄), the noise in S_n,
-   and V its covariance, the covariance of θ̄ about the maximum is I^{-1} V I^{-1} / N. It ends when
-   the root of each diagonal entry is below a part of the standard error.
-3. The certificate: scores at θ̄ from new random numbers, M times; their mean S̄ says how far the
-   maximum is from θ̄, I^{-1} S̄, with the covariance I^{-1} V I^{-1} (1/M + 1/N). As V is estimated
-   from N + M scores, the test of 0 is Hotelling's.
+   adaptive matrix), until the score is no larger than its noise. With many groups, each step uses a
+   random subset.
+2. At the point θ_0 so reached, θ̄ = θ_0 + I^{-1} S̄ with I the observed information there and S̄ the
+   mean of N scores there. If θ̄ is far from θ_0, the step is repeated from θ̄. With V the covariance
+   of the scores, that of θ̄ about the maximum is I^{-1} V I^{-1} / N. The search ends when the root
+   of each diagonal entry is below a given fraction of the standard error.
+3. The certificate: M independent scores at θ̄, with mean S̄. They estimate the distance from θ̄ to
+   the maximum by I^{-1} S̄, with the covariance I^{-1} V I^{-1} (1/M + 1/N) if θ̄ is the maximum but
+   for its Monte Carlo error. As V is estimated from N + M scores, the test of this is Hotelling's.
+
+The information is the mean of independent estimates. Their spread is its Monte Carlo error.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import cached_property
+from typing import Protocol
 
 import torch
-from scipy.special import fdtrc
+from scipy.special import fdtrc, stdtrit
 from torch import Tensor
 
-from mlmcgrad.hotelling import hotelling
-from mlmcgrad.mixed.likelihood import Likelihood
+from mlmcgrad.mixed.parameters import Layout
 
-_DECAY = 0.7
-_FLATTEST = 1e-8  # of an eigenvalue of I over the largest
-_FEWEST = 12  # iterations of an average
-_CERTIFYING = 16  # scores of a certificate, at least
+_FLATTEST = 1e-8  # smallest eigenvalue of I, relative to the largest
+_UNCERTAIN = 3.0  # Monte Carlo errors of an eigenvalue below which it counts as 0
+_FLAT = 1e-4  # eigenvalue for which a standard error is 100 units of the search
+_FEWEST = 12  # scores in a mean
+_CERTIFYING = 16  # least number of scores in a certificate
 _FALSE_ALARM, _WIDEST = 1e-3, 0.2
-_EARLY = 4  # iterations of an average that begins far from its end
-_CALM = 2  # scoring steps in a row whose score is noise
-_LONGEST_STEP = 1.5  # of a linear predictor, in one step
-_MOST_SCORING = 40  # steps; groups that are all alike would never end them
-_MOVED = 0.1  # standard errors between θ̄ and where I is from, beyond which both are made anew
-_ROUNDING = 1e-3  # standard errors that are never called an error
+_LEVEL = 0.95  # of the bound that a certificate states
+_EARLY = 4  # scores after which a step that is too long is repeated
+_CALM = 2  # consecutive scoring steps whose score is noise
+_LONGEST_STEP = 1.5  # change of a linear predictor in one step,
+_GROWTH = 0.25  # or its share of the largest linear predictor
+_MOST_SCORING = 40  # steps; they would never end if all groups were alike
+_MOVED = 0.05  # standard errors between θ̄ and θ_0: beyond it the step is repeated
+_BACK = 0.25  # of the last step, in the other direction: half as long a step is taken next
+_ROUNDING = 1e-3  # standard errors below which a distance counts as rounding
+_EFFORTS = (1, 4, 16, 64)  # multiples of the draws for the information
+_SOUND = 0.1  # Monte Carlo error of a standard error that is good enough for steps
 
 
 @dataclass(frozen=True)
-class State:
-    """What is known so far."""
+class LogLikelihood:
+    """An estimate of the log-likelihood as a sum of independent parts."""
 
-    iteration: int
-    averaging: bool
-    theta: Tensor  # θ̄, or θ before there is an average
-    information: Tensor | None = None  # I; None before there is an average
-    noise: Tensor | None = None  # I^{-1} V I^{-1}; None with too few iterations
-    averaged: int = 0  # N
-    definite: bool = True  # whether the information that was found is positive definite
+    value: Tensor  # (parts,)
+    deviation: Tensor  # (parts, blocks): relative deviation of each block from the mean of its part
+    shift: float = 0.0  # a constant that is added
+
+    @property
+    def total(self) -> float:
+        """The log-likelihood."""
+        return float(self.value.sum()) + self.shift
+
+    @property
+    def error(self) -> float:
+        """Its Monte Carlo standard error."""
+        return float((self.deviation.var(1).sum() / self.deviation.shape[1]).sqrt())
+
+    def minus(self, other: LogLikelihood) -> tuple[float, float]:
+        """Return the difference and its error, small if both use the same random numbers."""
+        if self.deviation.shape == other.deviation.shape:
+            error = replace(self, deviation=self.deviation - other.deviation).error
+        else:
+            error = math.hypot(self.error, other.error)
+        return self.total - other.total, error
+
+
+@dataclass(frozen=True)
+class Information:
+    """The observed information I at a point, the mean of independent estimates.
+
+    An eigenvalue within its Monte Carlo error of 0 counts as 0.
+    """
+
+    estimates: Tensor  # (n, θ, θ), symmetric
+
+    @staticmethod
+    def at(likelihood: MarginalLikelihood, theta: Tensor, error: float) -> Information:
+        """Estimate the information at θ.
+
+        Args:
+            likelihood: the likelihood.
+            theta: θ.
+            error: largest Monte Carlo error of a standard error, relative to it. It is exceeded
+                where it would take too many draws.
+        """
+        for effort in _EFFORTS:
+            found = Information(likelihood.information(theta, effort))
+            if not found._rough(error):
+                break
+        return found
+
+    @cached_property
+    def matrix(self) -> Tensor:
+        """I, (θ, θ)."""
+        return self.estimates.mean(0)
+
+    @cached_property
+    def _eigen(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return eigenvalues, eigenvectors, and the values below which an eigenvalue may be 0."""
+        values, vectors = torch.linalg.eigh(self.matrix)
+        each = torch.einsum("ik,nij,jk->nk", vectors, self.estimates, vectors)
+        error = _UNCERTAIN * each.std(0) / len(each) ** 0.5
+        return values, vectors, error.clamp(min=_FLATTEST * float(values.abs().max()))
+
+    def _rough(self, error: float) -> bool:
+        """Return whether more draws are needed."""
+        values, _, margin = self._eigen
+        hidden = (values.abs() <= margin) & (values + margin > _FLAT)
+        return bool(hidden.any()) or float(self.noise().max()) > error
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        """I^{-1} with the sign of negative eigenvalues reversed, and 0 for those that may be 0."""
+        values, vectors, error = self._eigen
+        return (vectors * torch.where(values.abs() > error, 1.0 / values.abs(), 0.0)) @ vectors.T
+
+    @property
+    def flat(self) -> Tensor:
+        """The eigenvectors whose eigenvalues may not be positive, (θ, …)."""
+        values, vectors, error = self._eigen
+        return vectors[:, ~(values > error)]
 
     @property
     def standard_errors(self) -> Tensor:
-        """Roots of the diagonal of I^{-1}."""
-        assert self.information is not None
-        return torch.linalg.inv(self.information).diagonal().sqrt()
+        """Roots of the diagonal of I^{-1}, (θ,)."""
+        return self.inverse.diagonal().sqrt()
+
+    def noise(self, units: Tensor | None = None) -> Tensor:
+        """Return the Monte Carlo error of each standard error, relative to it, (θ,).
+
+        Args:
+            units: the matrix T of other parameters Tθ, (θ, θ); by default those of θ.
+        """
+        root = self.inverse if units is None else units @ self.inverse
+        inverse = self.inverse if units is None else root @ units.T
+        # To first order d log s_k = −½ (I^{-1} dI I^{-1})_kk / (I^{-1})_kk.
+        moved = root @ (self.estimates - self.matrix) @ root.T
+        each = 0.5 * moved.diagonal(dim1=1, dim2=2) / inverse.diagonal()
+        return (each.std(0) / len(each) ** 0.5).nan_to_num()
+
+
+class MarginalLikelihood(Protocol):
+    """The likelihood of a model as a function of θ, estimated with its own random numbers."""
 
     @property
-    def monte_carlo_errors(self) -> Tensor:
-        """Of θ̄; infinite while they are not known."""
-        if self.noise is None:
-            return torch.full_like(self.theta, torch.inf)
-        return (self.noise.diagonal() / self.averaged).sqrt()
+    def layout(self) -> Layout:
+        """The layout of θ."""
 
-    @property
-    def largest_noise(self) -> float:
-        """The largest Monte Carlo error in standard errors; infinite while it is not known."""
-        return float((self.monte_carlo_errors / self.standard_errors).max())
+    def scores(self, theta: Tensor, count: int) -> Tensor:
+        """Return independent unbiased estimates of the score, (count, θ)."""
+
+    def adaptive(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a score, of a random part of large data, and the matrix A^{-1} for its step.
+
+        The matrix is at least the covariance of the score, up to its noise.
+        """
+
+    def information(self, theta: Tensor, effort: int) -> Tensor:
+        """Return independent estimates of the observed information, (n, θ, θ), symmetric.
+
+        Their mean takes `effort` times the usual draws.
+        """
+
+    def log_likelihood(self, theta: Tensor, generator: torch.Generator) -> LogLikelihood:
+        """Estimate the log-likelihood."""
+
+    def effects(self, theta: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return mean and covariance of b given the data for each factor, (g, q) and (g, q, q)."""
+
+    def length(self, step: Tensor) -> float:
+        """Return how far a step of θ moves the linear predictor of a row."""
 
 
 @dataclass(frozen=True)
-class Certificate:
-    """How far the maximum is from the estimate, by scores that had no part in it."""
+class SearchState:
+    """The search after some iterations."""
+
+    iteration: int
+    theta: Tensor  # θ̄, or θ before there is an average
+    information: Information | None = None  # None before there is an average
+    covariance: Tensor | None = None  # V, (θ, θ); None with too few scores
+    averaged: int = 0  # N
+
+    @property
+    def monte_carlo_covariance(self) -> Tensor:
+        """The covariance of θ̄ about the maximum; NaN before it is estimated."""
+        if self.information is None or self.covariance is None:
+            return self.theta.new_full((len(self.theta), len(self.theta)), math.nan)
+        inverse = self.information.inverse
+        return inverse @ self.covariance @ inverse / self.averaged
+
+    @property
+    def monte_carlo_errors(self) -> Tensor:
+        """Standard deviations of θ̄ about the maximum, (θ,)."""
+        return self.monte_carlo_covariance.diagonal().clamp(min=0.0).sqrt()
+
+    @property
+    def largest_noise(self) -> float:
+        """The largest Monte Carlo error in standard errors; infinite before it is estimated."""
+        if self.information is None or self.covariance is None:
+            return math.inf
+        return float(
+            (self.monte_carlo_errors / self.information.standard_errors).nan_to_num().max()
+        )
+
+
+@dataclass(frozen=True)
+class FitCertificate:
+    """The distance from the estimate to the maximum, by independent scores at the estimate."""
 
     displacement: Tensor  # I^{-1} S̄ in standard errors, (θ,)
-    error: Tensor  # its standard deviation if the estimate is right, (θ,)
-    p_value: float  # of the hypothesis that the estimate is the maximum, but for its noise
-    passes: int  # M
+    error: Tensor  # its standard deviation if the estimate is the maximum, (θ,)
+    bound: float  # on the largest distance of a coordinate, in standard errors, at the level 95 %
+    p_value: float  # of the hypothesis that the distance is Monte Carlo noise
+    scores: int  # M
 
     @property
     def holds(self) -> bool:
-        """Whether the interval around the displacement is narrow and contains 0.
+        """Whether the confidence region of the displacement is small and contains 0.
 
-        All coordinates together, with a false alarm in 1000.
+        The test covers all coordinates together, at the level 0.001.
         """
         return self.p_value >= _FALSE_ALARM and float(self.error.max()) <= _WIDEST
 
 
 def search(
-    likelihood: Likelihood, theta: Tensor, *, tolerance: float, iterations: int
-) -> Iterator[State]:
-    """Maximise; a state after each iteration, of which the last one has reached the tolerance.
+    likelihood: MarginalLikelihood, theta: Tensor, *, tolerance: float, iterations: int
+) -> Iterator[SearchState]:
+    """Maximise a likelihood; yield a state after each iteration.
 
     Args:
-        likelihood: with its source of randomness.
-        theta: where to start.
-        tolerance: the largest Monte Carlo error, in standard errors.
-        iterations: it ends after so many, whatever the noise.
+        likelihood: the likelihood.
+        theta: the start.
+        tolerance: Monte Carlo error at which the search ends, in standard errors.
+        iterations: maximum number of iterations; each uses one estimate of the score.
     """
-    n = 0
-    at = theta
-    for at in _scoring(likelihood, theta):
-        n += 1
-        yield State(n, False, at)
-        if n == iterations:
-            return
-    for state in _averaging(likelihood, at, tolerance):
-        n += 1
-        yield replace(state, iteration=n)
-        if n == iterations:
-            return
+    state = SearchState(0, theta)
+    for at in _scoring(likelihood, theta, min(iterations, _MOST_SCORING)):
+        state = SearchState(state.iteration + 1, at)
+        yield state
+    at, share, before = state.theta, 1.0, torch.zeros_like(theta)
+    while state.iteration < iterations and not state.largest_noise <= tolerance:
+        n = state.iteration
+        for found in _newton(likelihood, at, tolerance, iterations - n):
+            state = replace(found, iteration=n + found.averaged)
+            yield state
+        assert state.information is not None
+        step = (state.theta - at) / state.information.standard_errors
+        # Newton's method may go back and forth between two points.
+        back = float(step @ before) < -_BACK * float(before @ before)
+        share = 0.5 * share if back else min(1.0, 2.0 * share)
+        at, before = at + share * (state.theta - at), step
 
 
-def _scoring(likelihood: Likelihood, theta: Tensor) -> Iterator[Tensor]:
-    """Iterates of the first phase."""
+def _scoring(likelihood: MarginalLikelihood, theta: Tensor, most: int) -> Iterator[Tensor]:
+    """Yield the iterates of the first phase."""
     calm = 0
-    for _ in range(_MOST_SCORING):
+    for _ in range(most):
         score, matrix = likelihood.adaptive(theta)
-        # A column of Λ that is 0 has no score: it moves on the scale of the others.
+        # A column of Λ that is 0 has no score: it gets the scale of the other parameters.
         matrix = matrix + 1e-6 * matrix.diagonal().mean() * torch.eye(len(score)).to(matrix)
         step = torch.linalg.solve(matrix, score)
-        # Under noise alone the mean of this is at most the number of parameters.
+        # For a score of pure noise the mean of this is at most the number of parameters.
         calm = calm + 1 if float(score @ step) < 2.0 * len(theta) else 0
-        theta = theta + _bounded(likelihood, step)
+        theta = theta + _bounded(likelihood, theta, step)
         yield theta
         if calm == _CALM:
             return
 
 
-def _bounded(likelihood: Likelihood, step: Tensor) -> Tensor:
-    """A step that moves no linear predictor too far."""
-    length = likelihood.length(step)
-    return step * (_LONGEST_STEP / length) if length > _LONGEST_STEP else step
-
-
-def _averaging(likelihood: Likelihood, theta: Tensor, tolerance: float) -> Iterator[State]:
-    """States of the second phase; I is from where the average began, next to where it ends."""
-    found = _information(likelihood, theta)
-    at, bar, seen = theta, torch.zeros_like(theta), []
-    while True:
-        score = likelihood.score(theta)
-        seen.append((score, theta))
-        n = len(seen)
-        theta = theta + _bounded(likelihood, n**-_DECAY * (found.inverse @ score))
-        bar = bar + (theta - bar) / n
-        state = State(n, True, bar, found.matrix, None, n, found.definite)
-        regular = n % _fewest(theta) == 0
-        if not regular and n != _EARLY:
-            yield state
-            continue
-        known = replace(state, noise=_noise(seen, bar, found))
-        # Noise is no reason to begin anew before the first regular look.
-        far = (bar - at).abs() - (0.0 if regular else 3.0 * known.monte_carlo_errors)
-        if float((far / known.standard_errors).max()) > _MOVED:
-            yield state
-            found = _information(likelihood, bar)
-            theta, at, bar, seen = bar, bar, torch.zeros_like(bar), []
-            continue
-        if not regular:
-            yield state
-            continue
-        yield known
-        if known.largest_noise <= tolerance:
+def _newton(
+    likelihood: MarginalLikelihood, theta: Tensor, tolerance: float, most: int
+) -> Iterator[SearchState]:
+    """Yield Newton steps from θ with more and more scores, until one is too long or precise."""
+    information = Information.at(likelihood, theta, _SOUND)
+    scores, fewest = theta.new_zeros(0, len(theta)), _fewest(theta)
+    while len(scores) < most:
+        n = len(scores)
+        count = min(fewest - n % fewest if n else _EARLY, most - n)
+        scores = torch.cat([scores, likelihood.scores(theta, count)])
+        means = scores.cumsum(0) / torch.arange(1, n + count + 1)[:, None]
+        for i in range(n, n + count - 1):
+            step = _bounded(likelihood, theta, information.inverse @ means[i])
+            yield SearchState(0, theta + step, information, None, i + 1)
+        step = _bounded(likelihood, theta, information.inverse @ means[-1])
+        state = SearchState(0, theta + step, information, _covariance(scores), len(scores))
+        # Before there are many scores, noise is no reason to repeat a step.
+        enough = len(scores) >= fewest
+        far = step.abs() - (0.0 if enough else 3.0 * state.monte_carlo_errors)
+        moved = bool((far > _MOVED * information.standard_errors).any())
+        known = enough and not moved
+        yield state if known else replace(state, covariance=None)
+        if moved or (known and state.largest_noise <= tolerance):
             return
 
 
-class _Information(NamedTuple):
-    """I and its inverse; where I is not positive definite, something that is."""
-
-    matrix: Tensor
-    inverse: Tensor
-    definite: bool
-
-
-def _information(likelihood: Likelihood, theta: Tensor) -> _Information:
-    """The information at θ; negative curvature is taken as positive, to move away from it."""
-    values, vectors = torch.linalg.eigh(likelihood.information(theta))
-    least = _FLATTEST * float(values.abs().max())
-    definite = float(values.min()) > least
-    values = values.abs().clamp(min=least)
-    return _Information((vectors * values) @ vectors.T, (vectors / values) @ vectors.T, definite)
-
-
-def _noise(seen: list[tuple[Tensor, Tensor]], bar: Tensor, found: _Information) -> Tensor:
-    """I^{-1} V I^{-1}."""
-    scores, thetas = (torch.stack(list(column)) for column in zip(*seen, strict=True))
-    noise = _covariance(scores + (thetas - bar) @ found.matrix)
-    return found.inverse @ noise @ found.inverse
+def _bounded(likelihood: MarginalLikelihood, theta: Tensor, step: Tensor) -> Tensor:
+    """Shorten a step that moves a linear predictor too far."""
+    longest = max(_LONGEST_STEP, _GROWTH * likelihood.length(theta))
+    return step * min(1.0, longest / max(likelihood.length(step), 1e-300))
 
 
 def _covariance(rows: Tensor) -> Tensor:
@@ -196,23 +317,38 @@ def _covariance(rows: Tensor) -> Tensor:
 
 
 def _fewest(theta: Tensor) -> int:
-    """Scores for a covariance that means something."""
+    """Return the least number of scores for a covariance."""
     return max(_FEWEST, 2 * len(theta))
 
 
-def certify(likelihood: Likelihood, state: State) -> Certificate:
-    """Scores at the estimate from new random numbers, half as many as it took."""
+def certify(
+    likelihood: MarginalLikelihood, state: SearchState
+) -> tuple[FitCertificate, SearchState]:
+    """Test the estimate with new scores, half as many as it has.
+
+    Returns:
+        The certificate, and the state with the covariance of all scores.
+    """
     assert state.information is not None
-    assert state.noise is not None
+    assert state.covariance is not None
     n, m = state.averaged, max(_CERTIFYING, _fewest(state.theta), state.averaged // 2)
     scores = likelihood.scores(state.theta, m)
-    inverse = torch.linalg.inv(state.information)
-    errors, moved = inverse.diagonal().sqrt(), inverse @ scores.mean(0)
-    new = inverse @ _covariance(scores) @ inverse
-    freedom = n + m - 2
-    covariance = ((n - 1) * state.noise + (m - 1) * new) / freedom * (1.0 / n + 1.0 / m)
-    # A coordinate without any noise, as a gaussian response has them, is known up to rounding.
-    covariance = covariance + torch.diag((_ROUNDING * errors).square())
-    found = hotelling(moved, covariance, freedom)
-    p_value = float(fdtrc(*found.degrees, found.f))
-    return Certificate(moved / errors, covariance.diagonal().sqrt() / errors, p_value, m)
+    freedom, d = n + m - 2, len(state.theta)
+    pooled = ((n - 1) * state.covariance + (m - 1) * _covariance(scores)) / freedom
+    inverse, errors = state.information.inverse, state.information.standard_errors
+    errors = torch.where(errors > 0.0, errors, 1.0)  # of what the data do not determine
+    moved = inverse @ scores.mean(0)
+    # With a gaussian response some coordinates have no noise but rounding.
+    rounding = torch.diag((_ROUNDING * errors).square())
+    covariance = inverse @ pooled @ inverse * (1.0 / n + 1.0 / m) + rounding
+    t_squared = float(moved @ torch.linalg.solve(covariance, moved))  # Hotelling's
+    f = t_squared * (freedom - d + 1) / (freedom * d)
+    p_value = float(fdtrc(d, freedom - d + 1, f))
+    # Of the mean of the new scores about the score at the estimate; Bonferroni's correction.
+    error = (inverse @ pooled @ inverse / m + rounding).diagonal().sqrt()
+    quantile = float(stdtrit(freedom, 1.0 - (1.0 - _LEVEL) / (2 * d)))
+    bound = float(((moved.abs() + quantile * error) / errors).max())
+    certificate = FitCertificate(
+        moved / errors, covariance.diagonal().sqrt() / errors, bound, p_value, m
+    )
+    return certificate, replace(state, covariance=pooled)

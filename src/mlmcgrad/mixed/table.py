@@ -1,11 +1,11 @@
-"""A fit as text: the table that `print` shows."""
+"""The table of a fit, as text."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, TypeAlias
 
-from scipy.special import ndtr
+from mlmcgrad.mixed.formula import printable
 
 if TYPE_CHECKING:
     from mlmcgrad.mixed.result import Fit
@@ -15,12 +15,13 @@ _LARGEST = 12  # characters of a number
 
 
 def table(fit: Fit) -> str:
-    """Estimates with their errors, random effects, log-likelihood, certificate, notes."""
+    """Format estimates with their errors, random effects, log-likelihood, certificate, notes."""
     link = getattr(getattr(fit.family, "link", None), "name", None)
     what = f"{fit.family.name} ({link})" if link else fit.family.name
     groups = ", ".join(f"{len(f.groups)} groups of {f.name}" for f in fit.factors)
+    formula = " ".join(fit.formula.split())
     parts = [
-        f"{fit.formula}\n{what}: {fit.rows} rows, {groups}",
+        f"{printable(formula)}\n{printable(what)}: {fit.nobs} rows, {printable(groups)}",
         _fixed(fit),
         _random(fit),
         _summary(fit),
@@ -32,21 +33,13 @@ def _fixed(fit: Fit) -> str:
     rows: list[Row] = [
         ("Fixed effects", "estimate", "std. error", "MC error", "z", "p", "95 % interval", "")
     ]
-    for name, (low, high) in zip(fit.names, fit.intervals.to_numpy().tolist(), strict=True):
-        value, error = float(fit.fixed[name]), float(fit.standard_errors[name])
-        z = value / error if error > 0.0 else math.nan
-        rows.append(
-            (
-                name,
-                number(value),
-                number(error),
-                number(float(fit.monte_carlo_errors[name]), 2),
-                f"{z:.2f}",
-                _p(2.0 * float(ndtr(-abs(z)))),
-                number(low),
-                number(high),
-            )
-        )
+    columns = (fit.params, fit.bse, fit.monte_carlo_errors, fit.tvalues, fit.pvalues)
+    ends = fit.conf_int().to_numpy().tolist()
+    for name, (low, high), value, error, noise, z, p in zip(
+        fit.names, ends, *(column.tolist() for column in columns), strict=True
+    ):
+        cells = (number(value), number(error), number(noise, 2), f"{z:.2f}", _p(p))
+        rows.append((name, *cells, number(low), number(high)))
     return _aligned(rows)
 
 
@@ -72,29 +65,27 @@ def _random(fit: Fit) -> str:
 
 
 def _summary(fit: Fit) -> str:
-    value, error = fit.log_likelihood
     lines = [
-        f"Log-likelihood {value:.3f} ± {number(error, 2)}, AIC {fit.aic:.2f}, BIC {fit.bic:.2f}; "
-        f"{fit.iterations} iterations",
-        "Standard errors from the observed information (Louis' identity).",
+        f"Log-likelihood {fit.llf:.3f} ± {number(fit.llf_se, 2)}, AIC {fit.aic:.2f}, "
+        f"BIC {fit.bic:.2f}; {fit.iterations} iterations",
+        "Standard errors from the observed information (Louis' identity), with Monte Carlo errors "
+        f"of at most {100.0 * float(fit.standard_error_noise.max()):.2g} %.",
     ]
-    found = fit.certificate
-    if found is not None:
-        worst = int(found.displacement.abs().argmax())
-        far, width = abs(float(found.displacement[worst])), float(found.error[worst])
-        verdict = "holds" if found.holds else "DOES NOT HOLD"
+    certificate = fit.certificate
+    if certificate is not None:
+        verdict = "holds" if certificate.holds else "DOES NOT HOLD"
         lines.append(
-            f"Certificate {verdict}: by {found.passes} scores that had no part in it, the maximum "
-            f"is at most\n{far:.3f} ± {width:.3f} standard errors away in any parameter "
-            f"(p = {_p(found.p_value)})."
+            f"Certificate {verdict}: {certificate.scores} independent score estimates place the "
+            f"maximum\nwithin {certificate.bound:.2g} standard errors of the estimates "
+            "(95 % bound)."
         )
     if fit.problem:
-        lines.append(f"PROBLEM: {fit.problem}")
-    return "\n".join([*lines, *(f"Note: {note}" for note in fit.notes)])
+        lines.append(f"PROBLEM: {printable(fit.problem)}")
+    return "\n".join([*lines, *(f"Note: {printable(note)}" for note in fit.notes)])
 
 
 def number(value: float, digits: int = 4) -> str:
-    """A number with a few significant digits."""
+    """Format a number with a few significant digits."""
     if not math.isfinite(value):
         return "–" if math.isnan(value) else str(value)
     if value == 0.0:
@@ -109,7 +100,8 @@ def _p(p: float) -> str:
 
 
 def _aligned(rows: list[Row]) -> str:
-    """Columns side by side, the first to the left, the others to the right."""
+    """Align the first column to the left and the others to the right."""
+    rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from mlmcgrad.optim._base import AdaptiveOptimizer
-from mlmcgrad.optim._checks import NON_NEGATIVE
+from mlmcgrad.optim._base import NON_NEGATIVE, AdaptiveOptimizer
 from mlmcgrad.schedules import Schedule
 
 
@@ -67,9 +66,18 @@ class RandomIterate:
         *,
         weight: float | Schedule | None = None,
     ) -> None:
-        if weight is None:
-            _check_bounds(optimizer)
-        elif not callable(weight):
+        if weight is None and not isinstance(optimizer, (AdaptiveOptimizer, torch.optim.SGD)):
+            raise TypeError(
+                f"no preconditioner bound is known for {type(optimizer).__name__}; pass weight=, "
+                "a number or a schedule λ_n"
+            )
+        # Step 1 does not count: AMSGrad's lower bound is 0 there by definition.
+        if weight is None and _bound(optimizer, 2) == 0.0:
+            raise ValueError(
+                f"{type(optimizer).__name__} without clipping has the preconditioner bound 0, so "
+                "theory gives no weights; make its clip finite, or pass weight=1.0"
+            )
+        if weight is not None and not callable(weight):
             weight = NON_NEGATIVE.check("weight", weight)
         self._optimizer = optimizer
         self._generator = generator
@@ -97,7 +105,7 @@ class RandomIterate:
         return self._index
 
     def iterate(self) -> list[Tensor]:
-        """θ_R as new tensors, in the order of the optimizer's parameters.
+        """Return θ_R as new tensors, in the order of the optimizer's parameters.
 
         Reading changes nothing: a second call gives the same, and later draws keep their law.
         """
@@ -120,32 +128,24 @@ class RandomIterate:
             hook.remove()
 
     def state_dict(self) -> dict[str, Any]:
-        """Numbers and tensors that `load_state_dict` needs, without the generator's state."""
-        return {
-            "iteration": self._n,
-            "pending": self._pending,
-            "total": self._total,
-            "index": self._index,
-            "iterate": [stored.clone() for stored in self._stored],
-        }
+        """Return what `load_state_dict` needs, without the generator's state."""
+        numbers = {key: getattr(self, name) for key, name in _NUMBERS.items()}
+        return {**numbers, "iterate": [stored.clone() for stored in self._stored]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a `state_dict` made with parameters of the same shapes."""
-        if not isinstance(state_dict, dict) or set(state_dict) != set(self.state_dict()):
+        if not isinstance(state_dict, dict) or set(state_dict) != {*_NUMBERS, "iterate"}:
             raise ValueError(
                 "state_dict must be what state_dict() of a RandomIterate returns, with the keys "
-                f"{sorted(self.state_dict())}, got {repr(state_dict)[:80]}"
+                f"{[*_NUMBERS, 'iterate']}, got {repr(state_dict)[:80]}"
             )
-        saved, shapes = (
-            [tuple(t.shape) for t in ts] for ts in (state_dict["iterate"], self._stored)
-        )
+        iterate = state_dict["iterate"]
+        saved, shapes = ([tuple(t.shape) for t in ts] for ts in (iterate, self._stored))
         if saved != shapes:
             raise ValueError(f"state_dict must hold an iterate of shapes {shapes}, got {saved}")
-        self._n = state_dict["iteration"]
-        self._pending = state_dict["pending"]
-        self._total = state_dict["total"]
-        self._index = state_dict["index"]
-        for stored, value in zip(self._stored, state_dict["iterate"], strict=True):
+        for key, name in _NUMBERS.items():
+            setattr(self, name, state_dict[key])
+        for stored, value in zip(self._stored, iterate, strict=True):
             stored.copy_(value)
 
     def _parameters(self) -> list[Tensor]:
@@ -160,7 +160,7 @@ class RandomIterate:
                 f"the optimizer has {len(parameters)} parameters, it had {len(self._stored)} when "
                 "RandomIterate was made; make a new one after add_param_group"
             )
-        weight = _iterate_weight(self._optimizer, self._n, self._lambda)
+        weight = self._weight()
         device = self._generator.device
         u = torch.rand((), dtype=torch.float64, device=device, generator=self._generator).item()
         self._total += weight
@@ -169,6 +169,20 @@ class RandomIterate:
             for stored, p in zip(self._stored, parameters, strict=True):
                 stored.copy_(p.detach())
         self._pending = False
+
+    def _weight(self) -> float:
+        """Return w_n, the smallest of all param groups, before step n + 1 is taken."""
+        optimizer, n, products = self._optimizer, self._n + 1, []
+        for g, group in enumerate(optimizer.param_groups):
+            lr = float(group["lr"])
+            if isinstance(optimizer, AdaptiveOptimizer):
+                lr = optimizer.lr_at(n, g)
+            factor = self._lambda(n) if callable(self._lambda) else self._lambda
+            if factor is None:
+                factor = _bound(optimizer, n, g)
+            factor = NON_NEGATIVE.check("weight", factor, f" at step n={n}")
+            products.append(NON_NEGATIVE.check("lr", lr, f" in param group {g}") * factor)
+        return min(products)
 
     def _swap(self) -> None:
         self._swapped = not self._swapped
@@ -188,39 +202,12 @@ class RandomIterate:
         self._pending = True
 
 
-def _iterate_weight(optimizer: Optimizer, n: int, weight: float | Schedule | None) -> float:
-    """w_n, the smallest of all param groups.
-
-    Args:
-        optimizer: about to take step n + 1.
-        n: index of the iterate, n ≥ 0.
-        weight: λ, instead of the optimizer's own.
-    """
-    products = []
-    for g, group in enumerate(optimizer.param_groups):
-        lr, factor = float(group["lr"]), 1.0
-        if isinstance(optimizer, AdaptiveOptimizer):
-            lr = optimizer.lr_at(n + 1, g)
-            factor = optimizer.preconditioner_bounds(n + 1, g)[0]
-        if weight is not None:
-            value = weight(n + 1) if callable(weight) else weight
-            factor = NON_NEGATIVE.check("weight", value, f" at step n={n + 1}")
-        products.append(NON_NEGATIVE.check("lr", lr, f" in param group {g}") * factor)
-    return min(products)
+_NUMBERS = {"iteration": "_n", "pending": "_pending", "total": "_total", "index": "_index"}
+"""Entries of a state_dict, and the attributes that hold them."""
 
 
-def _check_bounds(optimizer: Optimizer) -> None:
-    """Raise if the optimizer's own bounds give no weights."""
+def _bound(optimizer: Optimizer, n: int, group: int | None = None) -> float:
+    """Return the lower bound λ_n of an optimizer; it is 1 where the matrix is the identity."""
     if isinstance(optimizer, AdaptiveOptimizer):
-        # Step 1 does not count: AMSGrad's lower bound is 0 there by definition.
-        if optimizer.preconditioner_bounds(2)[0] > 0.0:
-            return
-        raise ValueError(
-            f"{type(optimizer).__name__} without clipping has the preconditioner bound 0, so "
-            "theory gives no weights; make its clip finite, or pass weight=1.0"
-        )
-    if not isinstance(optimizer, torch.optim.SGD):
-        raise TypeError(
-            f"no preconditioner bound is known for {type(optimizer).__name__}; pass weight=, "
-            "a number or a schedule λ_n"
-        )
+        return optimizer.preconditioner_bounds(n, group)[0]
+    return 1.0

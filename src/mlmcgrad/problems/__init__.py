@@ -8,10 +8,9 @@ from torch import Tensor
 
 from mlmcgrad.problems.boltzmann_machine import Boltzmann, boltzmann
 from mlmcgrad.problems.finite_chain_model import FiniteChain, finite_chain
-from mlmcgrad.problems.gaussian_target import Gaussian, gaussian
 from mlmcgrad.problems.linear_gaussian_model import LinearGaussian, linear_gaussian
-from mlmcgrad.problems.skewed_target import Skewed, skewed
 from mlmcgrad.problems.sticky_model import Sticky, sticky
+from mlmcgrad.problems.targets import GaussianTarget, Skewed, gaussian, skewed
 
 
 class Problem(Protocol):
@@ -28,7 +27,7 @@ class Problem(Protocol):
 __all__ = [
     "Boltzmann",
     "FiniteChain",
-    "Gaussian",
+    "GaussianTarget",
     "LinearGaussian",
     "Problem",
     "Skewed",

@@ -34,43 +34,36 @@ class Boltzmann:
         return (self.weight, self.visible, self.hidden)
 
     def free_energy(self, v: Tensor) -> Tensor:
-        """F_θ(v), (rows,)."""
+        """Return F_θ(v), (rows,)."""
         return self.kernel().free_energy(v)
 
     def loss(self, v: Tensor) -> Tensor:
-        """Mean F_θ(data) − F_θ(v), (rows,): its gradient has the mean ∇V under p_θ."""
+        """Return mean F_θ(data) − F_θ(v), (rows,): its gradient has the mean ∇V under p_θ."""
         return self.free_energy(self.data).mean() - self.free_energy(v)
 
-    def gibbs(self, v: Tensor, generator: torch.Generator) -> Tensor:
-        """One step of block Gibbs."""
-        kernel = self.kernel()
-        with torch.no_grad():
-            state, _ = kernel.start(v, ())
-            return kernel.walk(state, kernel.noise(1, v, generator), ())[-1].state.x
-
     def kernel(self) -> Gibbs:
-        """Block Gibbs."""
+        """Return block Gibbs."""
         return Gibbs(self.weight, self.visible, self.hidden)
 
     def start(self, chains: int) -> Tensor:
-        """The data, repeated as often as needed: the start of contrastive divergence."""
+        """Repeat the data as often as needed: the start of contrastive divergence."""
         return self.data[torch.arange(chains) % len(self.data)]
 
     def states(self) -> Tensor:
-        """All visible states, (2^p, p)."""
+        """Return all visible states, (2^p, p)."""
         return binary_states(len(self.visible), self.data.dtype)
 
     def law(self) -> Tensor:
-        """p_θ(v) for all visible states, (2^p,)."""
+        """Return p_θ(v) for all visible states, (2^p,)."""
         with torch.no_grad():
             return (-self.free_energy(self.states())).softmax(0)
 
     def sample(self, chains: int, generator: torch.Generator) -> Tensor:
-        """Independent draws of p_θ(v)."""
+        """Draw from p_θ(v) independently."""
         return self.states()[torch.multinomial(self.law(), chains, True, generator=generator)]
 
     def transition(self) -> Tensor:
-        """Matrix of one Gibbs step between the visible states, (2^p, 2^p), by enumeration of h."""
+        """Return the matrix of a Gibbs step between visible states, (2^p, 2^p), a sum over h."""
         with torch.no_grad():
             v = self.states()
             h = binary_states(len(self.hidden), v.dtype)
@@ -79,13 +72,13 @@ class Boltzmann:
             return _product(down, h) @ _product(up, v)  # (2^p, 2^q) times (2^q, 2^p)
 
     def objective(self) -> float:
-        """V(θ)."""
+        """Return V(θ)."""
         with torch.no_grad():
             log_z = (-self.free_energy(self.states())).logsumexp(0)
             return float(self.free_energy(self.data).mean() + log_z)
 
     def exact_gradient(self) -> tuple[Tensor, ...]:
-        """∇V(θ), by enumeration of all visible states."""
+        """Return ∇V(θ), by enumeration of all visible states."""
         with torch.enable_grad():
             expected = (self.law() * self.loss(self.states())).sum()
             return torch.autograd.grad(expected, self.parameters)

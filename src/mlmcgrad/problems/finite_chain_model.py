@@ -4,8 +4,8 @@
 
 the negative log-likelihood of an exponential family with feature means f̄ in the data. The chain
 proposes a neighbour on the ring (each with probability 1/2) and accepts it by Metropolis, so it
-mixes in about S² steps. Linear algebra gives every quantity: the transition matrix, its stationary
-law, and the expectation of a chain average of any length from any start.
+mixes in about S² steps. The transition matrix and the expectation of a chain average of any length
+from any start are known.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ class FiniteChain:
         return (self.theta,)
 
     def loss(self, x: Tensor) -> Tensor:
-        """loss_θ(x) = θ·(f(x) − f̄): its gradient has the mean ∇V under π_θ."""
+        """Return θ·(f(x) − f̄), (chains,): its gradient has the mean ∇V under π_θ."""
         return (self.features[x] - self.data_mean) @ self.theta
 
     def kernel(self) -> Finite:
-        """The chain as a kernel that follows θ."""
+        """Return the chain as a kernel that follows θ."""
         return Finite(self.matrix)
 
     def start(self, chains: int) -> Tensor:
-        """All chains in state 0, far from the stationary law."""
+        """Start all chains in state 0, far from the stationary law."""
         return torch.zeros(chains, dtype=torch.int64)
 
     def sample(self, chains: int, generator: torch.Generator) -> Tensor:
-        """Independent draws of π_θ."""
+        """Draw from π_θ independently."""
         return torch.multinomial(self.law(), chains, replacement=True, generator=generator)
 
     def matrix(self) -> Tensor:
-        """Transition matrix P_θ, (S, S)."""
+        """Return the transition matrix P_θ, (S, S)."""
         energy = -(self.features @ self.theta.detach())  # (S,)
         size = len(energy)
         state = torch.arange(size)
@@ -67,32 +67,20 @@ class FiniteChain:
         return matrix + torch.diag(1.0 - matrix.sum(1))
 
     def law(self) -> Tensor:
-        """π_θ(x) ∝ exp f(x)ᵀθ, (S,)."""
+        """Return π_θ(x) ∝ exp f(x)ᵀθ, (S,)."""
         return (self.features @ self.theta.detach()).softmax(0)
 
-    def stationary(self) -> Tensor:
-        """π_θ from π(P − I) = 0, Σπ = 1, by least squares, independently of its formula.
-
-        Its last digits may differ between two calls, as LAPACK's do.
-        """
-        matrix = self.matrix()
-        size = len(matrix)
-        system = torch.cat([matrix.T - torch.eye(size, dtype=matrix.dtype), torch.ones(1, size)])
-        right = torch.zeros(size + 1, 1, dtype=matrix.dtype)
-        right[-1] = 1.0
-        return torch.linalg.lstsq(system, right).solution[:, 0].clamp(min=0.0)
-
     def objective(self) -> float:
-        """V(θ)."""
+        """Return V(θ)."""
         theta = self.theta.detach()
         return float(torch.logsumexp(self.features @ theta, 0) - self.data_mean @ theta)
 
     def exact_gradient(self) -> tuple[Tensor, ...]:
-        """∇V(θ) = Σ_x π_θ(x) f(x) − f̄."""
+        """Return ∇V(θ) = Σ_x π_θ(x) f(x) − f̄."""
         return ((self.law()[:, None] * self.features).sum(0) - self.data_mean,)
 
     def average_gradient(self, length: int, start: int = 0) -> Tensor:
-        """E[H^{(length)}] for a chain from `start`: what an average of that length estimates."""
+        """Return E[H^{(length)}] for a chain from `start`."""
         matrix, law = self.matrix(), torch.zeros(len(self.features), dtype=self.features.dtype)
         law[start] = 1.0
         total = torch.zeros_like(law)

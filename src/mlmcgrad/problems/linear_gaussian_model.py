@@ -109,13 +109,6 @@ class LinearGaussian:
         slope = precision @ second @ precision - precision
         return -slope @ self.weight.detach(), -precision @ centred.mean(0)
 
-    def weight_spread(self, draws: int, generator: torch.Generator) -> float:
-        """Standard deviation of the log weights under the proposal, mean over the data."""
-        y = self.data.repeat_interleave(draws, 0)
-        with torch.no_grad():
-            log_w = self.log_weight(self.propose(len(y), y, generator), y)
-        return float(log_w.reshape(-1, draws).std(1).mean())
-
 
 def linear_gaussian(
     observed: int = 4,

@@ -33,7 +33,7 @@ from dataclasses import KW_ONLY, dataclass
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels.regenerative import Regenerative
+from mlmcgrad.kernels import Regenerative
 
 _FREQUENCIES = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=torch.float64)  # (3, 2)
 _SCALE = torch.tensor([1.0, 1.0, 0.7], dtype=torch.float64)

@@ -5,7 +5,7 @@ Where the paper needs a correction, the modules cite its erratum by number: see 
 Example:
     >>> from mlmcgrad.schedules import power
     >>> c = constants(1, ergodicity([[0.7, 0.3], [0.2, 0.8]]))  # c1, c2, c3 from ζ, α, β
-    >>> problem = Problem(c, G=1.0, L=1.0, gap=1.0)
+    >>> problem = Assumptions(c, G=1.0, L=1.0, gap=1.0)
     >>> b = bounds.general([10**4, 10**8], problem, gamma=power(0.01, -0.5),
     ...                    truncation=power(2.0, 0.5))
     >>> b.total.round(3)
@@ -17,25 +17,28 @@ Example:
 """
 
 from mlmcgrad.theory import bounds, rates
-from mlmcgrad.theory.amsgrad import AMSGradCoefficients, amsgrad_coefficients
-from mlmcgrad.theory.cost import average_cost, expected_cost
+from mlmcgrad.theory.bounds import AMSGradCoefficients, Assumptions, Bound, amsgrad_coefficients
 from mlmcgrad.theory.ergodicity_constants import Ergodicity, ergodicity
 from mlmcgrad.theory.estimator_constants import Constants, bias_bound, constants, moment_bound
 from mlmcgrad.theory.rates import Rate
-from mlmcgrad.theory.recommendation import Method, Plan, UnreachableError, recommend
-from mlmcgrad.theory.terms import AdagradBound, AMSGradBound, Bound, Problem
+from mlmcgrad.theory.recommendation import (
+    Method,
+    Recommendation,
+    UnreachableError,
+    average_cost,
+    expected_cost,
+    recommend,
+)
 
 __all__ = [
-    "AMSGradBound",
     "AMSGradCoefficients",
-    "AdagradBound",
+    "Assumptions",
     "Bound",
     "Constants",
     "Ergodicity",
     "Method",
-    "Plan",
-    "Problem",
     "Rate",
+    "Recommendation",
     "UnreachableError",
     "amsgrad_coefficients",
     "average_cost",

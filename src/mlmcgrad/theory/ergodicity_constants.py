@@ -27,17 +27,21 @@ m (Σ_j p_j)² Σκ_i². With d̄(1) ≤ 1 this is Paulin's corollary; for indep
 it is McDiarmid's β = 2.
 
 Distances are computed in double precision and raised by a bound on the rounding error.
+
+A transition matrix P is accepted when it is square, finite, non-negative and row-stochastic, and
+the chain it describes is irreducible and aperiodic (the paper's assumption H1): then πP = π has one
+solution.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from mlmcgrad.ranges import fraction, non_negative, positive
-from mlmcgrad.theory.transition import Matrix, stationary_law, transition_matrix
+from mlmcgrad._checks import fraction, non_negative, positive
 
 _BLOCK_DISTANCE = 1e-4  # d̄(m) at the block length m used for α
 _MAX_STEPS = 2**24  # slower chains cannot be certified in double precision
@@ -182,3 +186,84 @@ def _mixing_time(squares: list[Matrix], law: Matrix) -> int:
         if _to_law(candidate, law, time + 2**bit) > 0.25:
             power, time = candidate, time + 2**bit
     return time + 1
+
+
+Matrix = NDArray[np.float64]
+
+ROW_SUM_TOLERANCE = 1e-6  # allows for rounding in float32; rows are then divided by their sum
+
+
+def transition_matrix(P: ArrayLike) -> Matrix:
+    """Check that P is the transition matrix of an irreducible aperiodic chain; return it.
+
+    Args:
+        P: P[x, y] is the probability of going from x to y; an array, nested lists or a tensor.
+
+    Returns:
+        The matrix in double precision, each row divided by its sum.
+
+    Example:
+        >>> transition_matrix([[0.0, 1.0], [1.0, 0.0]])
+        Traceback (most recent call last):
+        ValueError: P is not aperiodic: it returns to a state only after multiples of a period; ...
+    """
+    if hasattr(P, "detach"):  # numpy refuses a tensor that requires a gradient
+        P = P.detach().cpu().numpy()
+    matrix = np.array(P, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.size == 0:
+        raise ValueError(f"P must be a square matrix, got shape {matrix.shape}")
+    wrong = ~(np.isfinite(matrix) & (matrix >= 0))
+    if wrong.any():
+        x, y = np.argwhere(wrong)[0]
+        raise ValueError(f"P must be finite and non-negative, got P[{x}, {y}] = {matrix[x, y]}")
+    sums = matrix.sum(axis=1)
+    worst = int(np.argmax(np.abs(sums - 1.0)))
+    if abs(sums[worst] - 1.0) > ROW_SUM_TOLERANCE:
+        raise ValueError(
+            f"P is not row-stochastic: row {worst} sums to {sums[worst]:.9g} instead of 1; "
+            "divide each row by its sum (P[x, y] is the probability of going from x to y)"
+        )
+    matrix /= sums[:, None]
+    n = len(matrix)
+    reached = _reached((matrix > 0) | np.eye(n, dtype=bool), n)
+    if not reached.all():
+        x, y = np.argwhere(~reached)[0]
+        raise ValueError(
+            f"P is not irreducible: state {y} is never reached from state {x}; pass the matrix of "
+            "one closed class, or add transitions that connect the states"
+        )
+    # Wielandt: some power of an irreducible P is positive if and only if that one is.
+    if not _reached(matrix > 0, (n - 1) ** 2 + 1).all():
+        raise ValueError(
+            "P is not aperiodic: it returns to a state only after multiples of a period; mix it "
+            "with the identity, (P + I)/2, or give one state a positive probability of staying"
+        )
+    return matrix
+
+
+def _reached(arcs: NDArray[np.bool_], steps: int) -> NDArray[np.bool_]:
+    """Return which states can be reached in 2^k ≥ steps steps along arcs, for the smallest k."""
+    for _ in range(math.ceil(math.log2(steps))):
+        arcs = arcs.astype(np.float64) @ arcs > 0
+    return arcs
+
+
+def stationary_law(matrix: Matrix) -> Matrix:
+    """Stationary law of an irreducible chain by state reduction.
+
+    The algorithm never subtracts, so every entry, however small, is accurate to a few units in the
+    last place.
+
+    Reference:
+        Grassmann, Taksar and Heyman, Regenerative analysis and steady state distributions for
+        Markov chains, Operations Research 33 (1985).
+    """
+    work = matrix.copy()
+    n = len(work)
+    for last in range(n - 1, 0, -1):
+        work[:last, last] /= work[last, :last].sum()
+        work[:last, :last] += np.outer(work[:last, last], work[last, :last])
+    law = np.ones(n)
+    for state in range(1, n):
+        law[state] = law[:state] @ work[:state, state]
+    return np.asarray(law / law.sum())

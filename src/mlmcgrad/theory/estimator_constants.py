@@ -27,9 +27,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
+from itertools import count
 
-from mlmcgrad.ranges import non_negative, number, positive, whole
-from mlmcgrad.rounding import floor
+from mlmcgrad._checks import non_negative, number, positive, whole
+from mlmcgrad.schedules import floor
 from mlmcgrad.theory.ergodicity_constants import Ergodicity
 
 LevelLaw = Callable[[int], float] | Sequence[float]
@@ -155,12 +156,10 @@ def delta(k: int, p: float, tau: Sequence[float]) -> float:
 
 def _lengths(pmf: LevelLaw, truncation: float) -> list[float]:
     """τ(0), …, τ(κ): the chain lengths within the truncation."""
-    law = pmf if callable(pmf) else None
-    values = [] if callable(pmf) else list(pmf)
     tau: list[float] = []
-    mass, previous, k = 0.0, math.inf, 1
-    while law is not None or k <= len(values):
-        probability = number(law(k) if law is not None else values[k - 1], f"pmf at level {k}")
+    mass, previous = 0.0, math.inf
+    for k, value in enumerate(map(pmf, count(1)) if callable(pmf) else pmf, 1):
+        probability = number(value, f"pmf at level {k}")
         if k > 1 and probability == 0:
             break
         if probability <= 0 or probability > previous or mass + probability > 1 + 1e-9:
@@ -173,10 +172,10 @@ def _lengths(pmf: LevelLaw, truncation: float) -> list[float]:
         if floor(1 / probability) > truncation:
             return tau
         tau.append(1 / probability)
-        mass, previous, k = mass + probability, probability, k + 1
+        mass, previous = mass + probability, probability
     if not tau or mass < 1 - 1e-9:
         raise ValueError(
-            f"pmf sums to {mass:.9g} over its {k - 1} levels, all of them within "
+            f"pmf sums to {mass:.9g} over its {max(0, len(tau) - 1)} levels, all of them within "
             f"truncation={truncation:g}; pass the levels up to the first one longer than that"
         )
     return tau

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mlmcgrad.ranges import non_negative
+from mlmcgrad._checks import non_negative
 
 Order = tuple[float, float]
 """(exponent of N, power of log N)."""
@@ -86,10 +86,8 @@ def general(
         (-0.5, 2.0, ('second_moment',))
     """
     _check(gamma, alpha, as_printed, lower=lower, upper=upper)
-    if gamma + lower >= 1:
-        raise ValueError(_too_large("gamma + lower", gamma + lower, 1.0))
     return _rate(
-        -(1 - gamma - lower),
+        _leading("lower", gamma, lower),
         initial=(0.0, 0.0),
         bias=psi(alpha + gamma - upper),
         second_moment=_second(2 * gamma - 2 * upper, alpha),
@@ -117,10 +115,8 @@ def adagrad(
     """
     _check(gamma, alpha, as_printed, clip=clip, epsilon=epsilon)
     limit = 1 + epsilon if as_printed else 1.0
-    if gamma + clip >= limit:
-        raise ValueError(_too_large("gamma + clip", gamma + clip, limit))
     return _rate(
-        -(limit - gamma - clip),
+        _leading("clip", gamma, clip, limit),
         initial=(0.0, 0.0),
         bias=psi(alpha + gamma - epsilon),
         second_moment=_second(2 * gamma - 2 * epsilon, alpha),
@@ -146,8 +142,6 @@ def amsgrad(gamma: float, alpha: float, *, clip: float = 0.0, as_printed: bool =
         (-0.25, 0.0, ('bias',))
     """
     _check(gamma, alpha, as_printed, clip=clip)
-    if gamma + clip >= 1:
-        raise ValueError(_too_large("gamma + clip", gamma + clip, 1.0))
     second = _second(2 * gamma, alpha)
     terms: dict[str, Order] = {
         "initial": (0.0, 0.0),
@@ -158,7 +152,7 @@ def amsgrad(gamma: float, alpha: float, *, clip: float = 0.0, as_printed: bool =
     }
     if gamma > 0:  # a constant step does not change
         terms["step_change"] = (0.0, 1.0)
-    return _rate(-(1 - gamma - clip), **terms)
+    return _rate(_leading("clip", gamma, clip), **terms)
 
 
 def _second(eta: float, alpha: float) -> Order:
@@ -185,8 +179,11 @@ def _check(gamma: float, alpha: float, as_printed: bool, **others: float) -> Non
         raise ValueError("alpha must be positive in the paper's text, got 0; pass as_printed=False")
 
 
-def _too_large(what: str, value: float, limit: float) -> str:
-    return (
-        f"{what} must be less than {limit:g}, got {value:g}: the sum of the weights of R would not "
-        "diverge; use steps that decay more slowly"
-    )
+def _leading(name: str, gamma: float, value: float, limit: float = 1.0) -> float:
+    """Return the exponent of 1/ϖ_N, which must be negative."""
+    if gamma + value >= limit:
+        raise ValueError(
+            f"gamma + {name} must be less than {limit:g}, got {gamma + value:g}: the sum of the "
+            "weights of R would not diverge; use steps that decay more slowly"
+        )
+    return -(limit - gamma - value)

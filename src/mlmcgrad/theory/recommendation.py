@@ -4,42 +4,38 @@ The corollaries give the best exponent of N at γ = 1/2 with constant λ̲, λ̄
 truncation exponent 1/2 ≤ α ≤ 1: (log N)²/√N. The rate does not say which α is best, nor which
 scales of γ_n = c n^{−1/2} and T_n = C n^α; the bound does. As a function of c it is A/c + B + D·c,
 so the best c is √(A/D). For each (α, C) doubling and bisection give the smallest N with
-bound ≤ accuracy, and the pair with the fewest expected chain steps Σ (κ_n + 2^{-κ_n}) is kept.
+bound ≤ accuracy, and the pair with the fewest expected chain steps is kept.
+
+The multilevel estimator with truncation T_n runs, on average, κ_n + 2^{-κ_n} steps,
+κ_n = ⌊log2 T_n⌋ (0 for T_n < 2), and at most 2^{κ_n}. Its mean is that of the plain average
+H^{(2^{κ_n})}, which always runs 2^{κ_n}, more than T_n/2 and at most T_n.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
-from mlmcgrad.ranges import positive, whole
-from mlmcgrad.schedules import Power
+import numpy as np
+
+from mlmcgrad._checks import positive, whole
+from mlmcgrad.schedules import Power, Schedule, as_schedule
 from mlmcgrad.theory import bounds, rates
-from mlmcgrad.theory.cost import average_cost, expected_cost, level
+from mlmcgrad.theory.bounds import Assumptions, Bound, grid, values
 from mlmcgrad.theory.rates import Rate
-from mlmcgrad.theory.terms import Bound, Problem
 
 Method = Literal["general", "adagrad", "amsgrad"]
 
-_BOUNDS: dict[str, Callable[..., Bound]] = {
-    "general": bounds.general,
-    "adagrad": bounds.adagrad,
-    "amsgrad": bounds.amsgrad,
-}
-_RATES: dict[str, Callable[[float, float], Rate]] = {
-    "general": rates.general,
-    "adagrad": rates.adagrad,
-    "amsgrad": rates.amsgrad,
-}
 _EXACT = 2**10  # the search needs many bounds: integrate early
 ALPHAS = (0.5, 0.75, 1.0)
 SCALES = tuple(4.0**k for k in range(10))
 
 
 @dataclass(frozen=True)
-class Plan:
+class Recommendation:
     """Schedules that bring the bound of E‖∇V(θ_R)‖² to the wanted accuracy."""
 
     method: Method
@@ -72,14 +68,14 @@ class UnreachableError(ValueError):
 
 def recommend(
     accuracy: float,
-    problem: Problem,
+    problem: Assumptions,
     method: Method = "general",
     *,
     alphas: Sequence[float] = ALPHAS,
     scales: Sequence[float] = SCALES,
     max_iterations: int = 10**15,
     **settings: float,
-) -> Plan:
+) -> Recommendation:
     """Schedules, iterations and chain steps for a wanted accuracy.
 
     Args:
@@ -100,20 +96,28 @@ def recommend(
 
     Example:
         >>> from mlmcgrad.theory import Constants
-        >>> problem = Problem(Constants(d=1, c1=1.0, c2=1.0, c3=1.0), G=1.0, L=1.0, gap=1.0)
+        >>> problem = Assumptions(Constants(d=1, c1=1.0, c2=1.0, c3=1.0), G=1.0, L=1.0, gap=1.0)
         >>> plan = recommend(0.5, problem)
         >>> plan.bound <= 0.5, plan.gamma.exponent
         (True, -0.5)
     """
     positive(accuracy, "accuracy")
     whole(max_iterations, "max_iterations")
-    if method not in _BOUNDS:
-        raise ValueError(f"method must be one of {sorted(_BOUNDS)}, got {method!r}")
+    if method not in get_args(Method):
+        raise ValueError(f"method must be one of {sorted(get_args(Method))}, got {method!r}")
     if not alphas or not scales:
         raise ValueError(f"alphas and scales must not be empty, got {alphas!r} and {scales!r}")
 
+    def bound(N: int, truncation: Power, c: float) -> Bound:
+        theorem: Callable[..., Bound] = getattr(bounds, method)
+        gamma = Power(c, -0.5)
+        return theorem(N, problem, gamma=gamma, truncation=truncation, exact=_EXACT, **settings)
+
     def best(N: int, truncation: Power) -> tuple[float, float]:
-        return _best_step(_BOUNDS[method], N, problem, truncation, settings)
+        return _best_step(lambda c: float(bound(N, truncation, c).total[0]))
+
+    def reaches(truncation: Power) -> Callable[[int], bool]:
+        return lambda N: best(N, truncation)[0] <= accuracy
 
     cheapest: tuple[float, int, Power] | None = None
     smallest = math.inf
@@ -129,14 +133,11 @@ def recommend(
             smallest = min(smallest, reached)
             if reached > accuracy:
                 continue
-            below, above = N // 2, N
-            while above - below > 1:
-                middle = (below + above) // 2
-                inside = best(middle, truncation)[0] <= accuracy
-                below, above = (below, middle) if inside else (middle, above)
-            cost = expected_cost(above, truncation)
+            first = N // 2 + 1  # the bound falls with N: the smallest N that reaches the accuracy
+            N = first + bisect_left(range(first, N), True, key=reaches(truncation))
+            cost = expected_cost(N, truncation)
             if cheapest is None or cost < cheapest[0]:
-                cheapest = cost, above, truncation
+                cheapest = cost, N, truncation
     if cheapest is None:
         raise UnreachableError(
             f"accuracy={accuracy:g} is not reached within max_iterations={max_iterations}: the "
@@ -144,16 +145,14 @@ def recommend(
             "with better constants"
         )
     cost, N, truncation = cheapest
-    gamma = Power(best(N, truncation)[1], -0.5)
-    result = _BOUNDS[method](
-        N, problem, gamma=gamma, truncation=truncation, exact=_EXACT, **settings
-    )
-    return Plan(
+    c = best(N, truncation)[1]
+    result = bound(N, truncation, c)
+    return Recommendation(
         method=method,
         accuracy=accuracy,
-        gamma=gamma,
+        gamma=Power(c, -0.5),
         truncation=truncation,
-        rate=_RATES[method](0.5, truncation.exponent),
+        rate=getattr(rates, method)(0.5, truncation.exponent),
         iterations=N,
         bound=float(result.total[0]),
         terms={name: float(term[0]) for name, term in result.terms.items()},
@@ -163,24 +162,68 @@ def recommend(
     )
 
 
-def _best_step(
-    bound: Callable[..., Bound],
-    N: int,
-    problem: Problem,
-    truncation: Power,
-    settings: dict[str, float],
-) -> tuple[float, float]:
-    """(bound, c) with the best c; A and D of A/c + B + D·c from three values of c."""
-
-    def at(c: float) -> float:
-        gamma = Power(c, -0.5)
-        result = bound(N, problem, gamma=gamma, truncation=truncation, exact=_EXACT, **settings)
-        return float(result.total[0])
-
+def _best_step(bound: Callable[[float], float]) -> tuple[float, float]:
+    """Return (bound, c) with the best c; A and D of A/c + B + D·c from three values of c."""
     c = 1.0
     for _ in range(2):  # the second round works at the right scale, without cancellation
-        half, one, double = at(c / 2), at(c), at(2 * c)
+        half, one, double = bound(c / 2), bound(c), bound(2 * c)
         falling, rising = half - one + (double - one) / 2, double - one + (half - one) / 2
-        if falling > 0 and rising > 0:
-            c *= math.sqrt(falling / rising)
-    return at(c), c
+        noise = 1e-14 * one  # rounding; the sign of a term that is 0 would depend on the machine
+        c *= math.sqrt(max(falling, noise) / max(rising, noise))
+    return bound(c), c
+
+
+def level(truncation: float) -> int:
+    """κ = ⌊log2 T⌋, and 0 for T < 2.
+
+    Example:
+        >>> level(1.5), level(8.0), level(15.9)
+        (0, 3, 3)
+    """
+    return max(0, math.frexp(truncation)[1] - 1)
+
+
+def expected_cost(N: int, truncation: float | Schedule) -> float:
+    """Expected chain steps Σ_{n=1}^{N} (κ_n + 2^{-κ_n}) of the multilevel estimator.
+
+    Args:
+        N: number of iterations.
+        truncation: T_n; for a growing power of n the sum is taken level by level, for any N.
+
+    Example:
+        >>> expected_cost(4, 2.0), expected_cost(4, lambda n: float(2 * n))
+        (6.0, 9.125)
+    """
+    return _by_level(N, truncation, lambda kappa: kappa + 2.0**-kappa)
+
+
+def average_cost(N: int, truncation: float | Schedule) -> float:
+    """Chain steps Σ_{n=1}^{N} 2^{κ_n} of the plain averages with the bias of the multilevel ones.
+
+    Args:
+        N: number of iterations.
+        truncation: T_n, as for `expected_cost`.
+
+    Example:
+        >>> average_cost(4, lambda n: float(2 * n))  # 2 + 4 + 4 + 8
+        18.0
+    """
+    return _by_level(N, truncation, lambda kappa: 2.0**kappa)
+
+
+def _by_level(N: int, truncation: float | Schedule, cost: Callable[[Any], Any]) -> float:
+    """Σ_{n=1}^{N} cost(κ_n) for a cost of one level, or of an array of them."""
+    whole(N, "N")
+    schedule = as_schedule(truncation, "truncation")
+    if isinstance(schedule, Power) and schedule.exponent >= 0:
+        start, total = 1, 0.0
+        while start <= N:
+            kappa = level(schedule(start))
+            # The first n with T_n ≥ 2^{κ+1}, or N + 1.
+            end = 1 + bisect_left(range(1, N + 1), 2.0 ** (kappa + 1), key=schedule)
+            total += (end - start) * cost(kappa)
+            start = end
+        return total
+    nodes = grid(N, [schedule], exact=N).nodes
+    kappas = np.maximum(np.frexp(values(schedule, nodes, "truncation"))[1] - 1, 0)
+    return float(np.sum(cost(kappas)))

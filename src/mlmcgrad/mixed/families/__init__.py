@@ -15,12 +15,9 @@ An object of your own with the members of `Family` is a family too.
 from __future__ import annotations
 
 from mlmcgrad.mixed.families.base import Family
-from mlmcgrad.mixed.families.binomial import Bernoulli, Binomial
-from mlmcgrad.mixed.families.gamma import Gamma
-from mlmcgrad.mixed.families.gaussian import Gaussian
-from mlmcgrad.mixed.families.links import Cloglog, Link, Logit, Probit
-from mlmcgrad.mixed.families.negative_binomial import NegativeBinomial
-from mlmcgrad.mixed.families.poisson import Poisson
+from mlmcgrad.mixed.families.binomial import Bernoulli, Binomial, Cloglog, Link, Logit, Probit
+from mlmcgrad.mixed.families.continuous import Gamma, Gaussian
+from mlmcgrad.mixed.families.counts import NegativeBinomial, Poisson
 
 _PROBABILITY: dict[str, Link] = {"logit": Logit(), "probit": Probit(), "cloglog": Cloglog()}
 _FAMILIES: dict[str, dict[str, Family]] = {
@@ -34,34 +31,32 @@ _FAMILIES: dict[str, dict[str, Family]] = {
 
 
 def family(which: str | Family, link: str | None = None) -> Family:
-    """The family with a name.
+    """Return the family with a name.
 
     Args:
-        which: the name, or an object with the members of `Family`, which is returned.
-        link: name of the link; by default the first of the family.
+        which: the name; an object with the members of `Family` is returned as it is.
+        link: the name of the link; by default the first one of the family.
 
     Example:
         >>> family("bernoulli", "probit")
         Bernoulli(link=Probit(name='probit'), name='bernoulli', dispersion=None)
     """
-    if not isinstance(which, str):
-        if not isinstance(which, Family) or isinstance(which, type):
-            raise ValueError(
-                f"family must be one of {', '.join(_FAMILIES)}, or an object with the members of "
-                f"mlmcgrad.mixed.families.Family, got {which!r}"
-            )
+    if isinstance(which, Family) and not isinstance(which, type):
         if link is not None:
             raise ValueError(f"link must be None for a family that is an object, got {link!r}")
         return which
-    links = _FAMILIES.get(which)
-    if links is None:
-        raise ValueError(f"family must be one of {', '.join(_FAMILIES)}, got {which!r}")
-    found = links.get(next(iter(links)) if link is None else link)
-    if found is None:
+    if not isinstance(which, str) or which not in _FAMILIES:
+        raise ValueError(
+            f"family must be one of {', '.join(_FAMILIES)}, or an object with the members of "
+            f"mlmcgrad.mixed.Family, got {which!r}"
+        )
+    links = _FAMILIES[which]
+    name = next(iter(links)) if link is None else link
+    if name not in links:
         raise ValueError(
             f"link of the family {which} must be one of {', '.join(links)}, got {link!r}"
         )
-    return found
+    return links[name]
 
 
 __all__ = [

@@ -1,1 +1,0 @@
-"""Training restricted Boltzmann machines: contrastive divergence against what removes its bias."""

@@ -1,1 +1,0 @@
-"""The theorems for given numbers."""

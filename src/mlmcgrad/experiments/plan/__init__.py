@@ -1,1 +1,0 @@
-"""Which gradient is best for the model of a training: `mlmcgrad plan`."""

@@ -1,1 +1,0 @@
-"""Theorems 1 to 3 measured."""

@@ -1,1 +1,0 @@
-"""Proposition 1 measured."""

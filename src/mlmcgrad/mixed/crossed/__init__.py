@@ -1,0 +1,1 @@
+"""The likelihood of a model with several grouping factors, nested or crossed."""

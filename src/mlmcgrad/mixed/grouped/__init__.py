@@ -1,0 +1,1 @@
+"""The likelihood of a model with one grouping factor, whose groups are independent."""
