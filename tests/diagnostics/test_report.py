@@ -6,11 +6,10 @@ import dataclasses
 from html.parser import HTMLParser
 
 import pytest
-import torch
 
 import mlmcgrad as mg
 from mlmcgrad import diagnostics, problems
-from mlmcgrad.diagnostics import Bias, Check
+from mlmcgrad.diagnostics import Check
 from tests.chains import rng
 from tests.diagnostics.planned import finite
 
@@ -86,7 +85,7 @@ def test_a_comparison_escapes_the_names_of_contenders() -> None:
     assert comparison.verdict in read.text
 
 
-def test_a_certificate_escapes_checks_and_methods() -> None:
+def test_a_certificate_escapes_checks_and_units() -> None:
     problem = problems.finite_chain(states=6, seed=1)
     gradient = mg.MarkovGradient(
         problem.kernel(), problem.loss, mg.MLMC(2), parameters=problem.parameters
@@ -94,14 +93,12 @@ def test_a_certificate_escapes_checks_and_methods() -> None:
     certificate = diagnostics.certify(
         gradient, problem.start(1), generator=rng(), evaluations=1e5, tolerance=1.0
     )
-    bias = Bias("<i>mine</i>", torch.zeros(2), 0.1, 0.01, 1.0, "<u>", 0.1, 0.01)
-    odd = dataclasses.replace(
-        certificate, checks=(*certificate.checks, Check("<b>", None, "a < b & c")), bias=bias
-    )
+    checks = (*certificate.checks, Check("<b>", None, "a < b & c"))
+    odd = dataclasses.replace(certificate, checks=checks, unit_name="<u>")
     read = Reader(odd._repr_html_())
     assert read.rows == [3] * (1 + len(odd.checks))
     assert read.seen.count("b") == 1
-    for text in ("<b>", "a < b & c", "<i>mine</i>", "<u>", "passed", odd.verdict):
+    for text in ("<b>", "a < b & c", "<u>", "passed", odd.verdict):
         assert text in read.text
 
 

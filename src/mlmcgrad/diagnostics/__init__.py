@@ -7,20 +7,18 @@
 | `certify` | what is the true gradient here, and is the sampler right? |
 | `level_test` | do the levels telescope, how fast do they decay? |
 | `to_arviz`, `to_dict` | the chains, for R̂, effective sample sizes and trace plots in ArviZ |
-| `long_run` | a reference gradient, if no exact one is known |
 | `describe` | an estimator as Python code |
 """
 
-from mlmcgrad.diagnostics._certify import Bias, Certificate, certify
+from mlmcgrad.diagnostics._certify import Certificate, certify
 from mlmcgrad.diagnostics._checks import Check
-from mlmcgrad.diagnostics._compare import Comparison, Contender, Reference, compare, long_run
+from mlmcgrad.diagnostics._compare import Comparison, Contender, Reference, compare
 from mlmcgrad.diagnostics._export import to_arviz, to_dict
 from mlmcgrad.diagnostics._levels import LevelRow, LevelTest, level_test
 from mlmcgrad.diagnostics._plan import Plan, Predicted, describe, plan
 from mlmcgrad.diagnostics._schedule import Truncations
 
 __all__ = [
-    "Bias",
     "Certificate",
     "Check",
     "Comparison",
@@ -35,7 +33,6 @@ __all__ = [
     "compare",
     "describe",
     "level_test",
-    "long_run",
     "plan",
     "to_arviz",
     "to_dict",

@@ -41,9 +41,8 @@ from mlmcgrad.diagnostics._checks import (
     student_quantile,
     unbiased,
 )
-from mlmcgrad.diagnostics._plan import describe
 from mlmcgrad.diagnostics._report import Report, Table
-from mlmcgrad.estimators import Average, Estimator
+from mlmcgrad.estimators import Average
 from mlmcgrad.gradient import MarkovGradient
 from mlmcgrad.kernels.base import Start
 from mlmcgrad.lengths import Lengths
@@ -52,42 +51,14 @@ from mlmcgrad.measure import Measure
 _CONFIDENCE = 0.95
 _NORMAL = 1.959963984540054  # its quantile for a normal distribution
 NOT_ZERO = 1e-3  # p-value below which a gradient is reported as not 0
-_CLEAR = 5.0  # standard errors above which a norm serves as a unit
 _FEWEST = 128  # simulations, the minimum for a variance
-_FOR_LEVELS, _FOR_WEIGHTS, _FOR_LAW, _FOR_METHOD = 0.1, 0.01, 0.1, 0.2  # shares of evaluations
+_FOR_LEVELS, _FOR_WEIGHTS, _FOR_LAW = 0.1, 0.01, 0.1  # shares of evaluations
 _MOST = 1e7  # evaluations of which checks get their shares: more do not make them better
 _LEAST = 8  # minimum number of steps of each simulation
 _DOUBT = 0.01  # p-value of a check below which simulations continue, if evaluations allow
-_AT_ONCE = 4096  # simulations of a method
 _FIRST = 16  # steps of the first segment
 TIMES = 32  # at which the states of a segment are recorded
 _NUMBERS = 2**23  # in the states of a segment
-
-
-@dataclass(frozen=True)
-class Bias:
-    """The bias of a method."""
-
-    method: str
-    vector: Tensor  # (d,)
-    norm: float  # corrected for its noise
-    se: float
-    unit: float  # `relative` is norm / unit
-    unit_name: str
-    relative: float
-    relative_se: float
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The 95 % confidence interval of `relative`."""
-        return norm_interval(self.relative, self.relative_se)
-
-    def __str__(self) -> str:
-        low, high = self.interval
-        return (
-            f"The bias of {self.method} is {self.relative:.2g} times {self.unit_name} "
-            f"(95 %: {low:.2g} to {high:.2g})."
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +74,6 @@ class Certificate(Report):
         evaluations: total number spent.
         length: of the simulations; the first half of a chain is discarded.
         simulations: their number.
-        bias: of the method given as `against`.
     """
 
     estimate: Mean
@@ -114,7 +84,6 @@ class Certificate(Report):
     evaluations: int
     length: int
     simulations: int
-    bias: Bias | None = None
 
     @property
     def gradient(self) -> Tensor:
@@ -172,7 +141,7 @@ class Certificate(Report):
                 f"{high:.3g}), not 0 (p = {p:.1g}); every component is within {within} of 0."
             )
         skipped = " ".join(check.sentence for check in self.checks if check.passed is None)
-        return " ".join(filter(None, [result, str(self.bias or ""), skipped]))
+        return f"{result} {skipped}".rstrip()
 
     def _parts(self) -> list[str | Table]:
         title = (
@@ -207,29 +176,6 @@ def norm_interval(norm: float, se: float) -> tuple[float, float]:
     return math.sqrt(max(0.0, norm * norm - reach)), math.sqrt(norm * norm + reach)
 
 
-def bias_of(method: str, mean: Mean, certificate: Certificate) -> Bias:
-    """Return the bias of a method with this mean, by the delta method.
-
-    With b = m − g, the ratio ρ = ‖b‖/‖g‖ changes by {b̂·dm − (b̂ + ρ ĝ)·dg}/‖g‖. If the gradient
-    may be 0, the unit is the norm of the units instead.
-    """
-    g, noise = certificate.gradient, certificate.estimate.spread
-    off = mean.minus(certificate.estimate)
-    vector, (norm, se) = off.value, norm_of(off.value, off.spread)
-    unit, unit_se = norm_of(g, noise)
-    if unit <= _CLEAR * unit_se:
-        unit = float(certificate.units.norm())
-        name = f"the norm of the {certificate.unit_name}"
-        return Bias(method, vector, norm, se, unit, name, norm / unit, se / unit)
-    ratio = norm / unit
-    # ‖g‖ adds to the error of ‖b‖/‖g‖ its own noise, and the covariance with b.
-    direction = vector / vector.norm().clamp(min=1e-300)
-    along = noise @ direction
-    added = (along + ratio * (noise @ (g / g.norm()))).square().sum() - along.square().sum()
-    variance = max(0.0, se**2 + float(added)) / unit**2
-    return Bias(method, vector, norm, se, unit, "the gradient's norm", ratio, math.sqrt(variance))
-
-
 @np.errstate(under="ignore")  # harmless, whatever np.seterr says
 def certify(
     gradient: MarkovGradient,
@@ -238,7 +184,6 @@ def certify(
     generator: torch.Generator,
     tolerance: float = 0.05,
     evaluations: float = 1e6,
-    against: Estimator | None = None,
     log_density: Callable[..., Tensor] | None = None,
     units: float | Tensor | None = None,
     report: Callable[[float], None] = lambda share: None,
@@ -254,8 +199,6 @@ def certify(
         generator: source of all randomness.
         tolerance: maximum half-width of an interval, in units: 95 % for all components jointly.
         evaluations: approximate maximum to spend, 10^6 by default.
-        against: a method whose bias is measured, with the same kernel: `Average(1)` with `ISIR` or
-            `Importance` is IWAE, with `Gibbs` contrastive divergence.
         log_density: log π up to a constant, `log_density(x, *context) -> (rows,)`, for the check of
             the law; by default that of the kernel. `FromStep` has none; without it the certificate
             says that the law was not checked.
@@ -289,7 +232,7 @@ def certify(
     levels, spent = check_levels(setting, _FOR_LEVELS * checked)
     weights, more = check_weights(setting, _FOR_WEIGHTS * checked)
     spent += more
-    available = evaluations * (1.0 - _FOR_LAW - (_FOR_METHOD if against is not None else 0.0))
+    available = evaluations * (1.0 - _FOR_LAW)
     for before, first, second in simulations.stages(available):
         result = Certificate(
             estimate=Mean.of((first.estimates + second.estimates) / 2.0, setting.target),
@@ -311,13 +254,8 @@ def certify(
             if last or (law.passed is not False and law.p_value >= _DOUBT):
                 break
     checks = [levels, mixing, *([weights] if weights else []), law, _interval(result)]
-    result = replace(result, checks=tuple(checks), evaluations=total)
-    if against is not None:
-        mean, more = _method(setting, against, _FOR_METHOD * evaluations)
-        bias = bias_of(describe(against), mean, result)
-        result = replace(result, bias=bias, evaluations=total + more)
     report(1.0)
-    return result
+    return replace(result, checks=tuple(checks), evaluations=total)
 
 
 def _repeated(setting: Setting) -> Setting:
@@ -347,18 +285,6 @@ def _interval(result: Certificate) -> Check:
     )
     width = f"±{result.half_width:.2g} {result.unit_name}"
     return Check("interval", narrow, f"The interval is {width}, {end}")
-
-
-def _method(setting: Setting, against: Estimator, evaluations: float) -> tuple[Mean, int]:
-    """Return the mean of a method from this number of evaluations, and the number spent."""
-    many = setting.at(torch.arange(setting.rows).repeat(max(1, _AT_ONCE // setting.rows)))
-    each: list[Tensor] = []
-    spent = latest = 0
-    while not each or spent + latest <= evaluations:
-        estimates, _, latest = many.estimate(against.draw(many.rows, None, setting.generator))
-        each.append(estimates)
-        spent += latest
-    return Mean.of(torch.cat(each), many.target.repeat(len(each))), spent
 
 
 class Simulations:

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad._checks import positive
+from mlmcgrad.diagnostics._certify import Certificate
 from mlmcgrad.diagnostics._pilot import Simulator, Sketch
 from mlmcgrad.diagnostics._plan import describe
 from mlmcgrad.diagnostics._report import Report, Table
@@ -253,14 +254,16 @@ class Reference:
     se: Tensor  # (d,), 0 if it is exact
 
 
-Known: TypeAlias = Problem | Sequence[Tensor] | Reference
-"""A problem with an exact gradient, a tensor for each parameter, or a `Reference`."""
+Known: TypeAlias = Problem | Sequence[Tensor] | Reference | Certificate
+"""A problem with an exact gradient, a tensor for each parameter, a `Reference` or a certificate."""
 
 
 def as_reference(known: Known, source: Simulator) -> Reference:
     """Convert a given reference to the order of the gradient's parameters."""
     if isinstance(known, Reference):
         value, se = known.value, known.se
+    elif isinstance(known, Certificate):
+        value, se = known.gradient, known.se
     else:
         if isinstance(known, Sequence):
             tensors = list(known)
@@ -275,31 +278,6 @@ def as_reference(known: Known, source: Simulator) -> Reference:
             f"got {value} ± {se}"
         )
     return Reference(value, se)
-
-
-def long_run(
-    gradient: MarkovGradient,
-    x0: Start,
-    *context: object,
-    length: int,
-    burn_in: int,
-    generator: torch.Generator,
-) -> Reference:
-    """Average long independent chains, as a reference for problems without an exact gradient.
-
-    Args:
-        gradient: its kernel and loss are used, its estimator is not.
-        x0: where the chains start, (chains, *shape), at least 8 of them for a standard error.
-        context: as for `gradient.backward`.
-        length: number of states to average per chain.
-        burn_in: transitions before them; the remaining bias is that of a start after them.
-        generator: source of all randomness.
-    """
-    source = Simulator(gradient, x0, context, generator)
-    if source.rows < 8:
-        raise ValueError(f"x0 must have ≥ 8 rows for a standard error, got {source.rows}")
-    each, _ = source.run(Average(length, burn_in))
-    return Reference(each.mean(0).cpu(), each.std(0).cpu() / source.rows**0.5)
 
 
 @dataclass(frozen=True)
@@ -332,9 +310,10 @@ def compare(
         contenders: gradients by name, with the same `parameters`; the rest may differ.
         x0: where simulations start, (rows, *shape), or a dict with a start for each name.
         context: as for `gradient.backward`.
-        reference: a problem with an exact gradient, tensors, or a `long_run`. By default one is
-            simulated with as many evaluations as all contenders together and the kernel of the
-            contender with the longest simulations. Intervals include its noise, but not its bias.
+        reference: a problem with an exact gradient, tensors, or the result of `certify`. By
+            default one is simulated with as many evaluations as all contenders together and the
+            kernel of the contender with the longest simulations. Intervals include its noise, but
+            not its bias.
         evaluations: for each contender, 10^5 by default; all rows are simulated at least twice.
         budgets: shown in the table and the figure, in evaluations.
         n: iteration at which schedules are evaluated; needed only if there are schedules.

@@ -142,7 +142,7 @@ def accuracy(
             truncation (length) the ladder replaces.
         x0: where chains start, (rows, *shape); replicates use the rows in turn.
         context: as for `gradient.backward`.
-        reference: a problem with an exact gradient, tensors, or a `long_run`.
+        reference: a problem with an exact gradient, tensors, or the result of `certify`.
         ladder: values of T, for example 2, 4, …, 1024.
         generator: source of all randomness.
         replicates: chains of length 1; longer chains get fewer, so that all cost about the same.
