@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 _CORE = (
-    "tests/estimators",
+    "tests/test_estimators*.py",
     "tests/test_enumeration*.py",
     "tests/test_backward.py",
     "tests/test_gradient*.py",
