@@ -48,7 +48,6 @@ def test_types(dtype: torch.dtype) -> None:
     assert found.double().tolist() == [[0.0, 1.0], [1.0, 0.0]]
 
 
-@pytest.mark.filterwarnings("ignore:Casting complex values:UserWarning")
 @pytest.mark.parametrize("value", [0.5, torch.nan, torch.inf, 2.0**70, 1.0 + 2.0j])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.uint8])
 def test_states_that_the_type_cannot_hold_are_refused(dtype: torch.dtype, value: complex) -> None:
@@ -56,6 +55,38 @@ def test_states_that_the_type_cannot_hold_are_refused(dtype: torch.dtype, value:
     with pytest.raises(ValueError, match=f"numbers that {dtype} can hold.*the dtype of the states"):
         store[[0]] = torch.tensor([[value]])
     assert not store.known.any()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        (torch.int8, 300),
+        (torch.uint8, -1),
+        (torch.int32, 2**31),
+        (torch.bool, 2),
+        (torch.float32, 2**24 + 1),
+        (torch.bfloat16, 257),
+    ],
+)
+def test_whole_numbers_are_kept_exactly(dtype: torch.dtype, value: int) -> None:
+    """An int8 made 44 of 300, and a float32 an even number of 2^24 + 1."""
+    store = mg.Store(3, 1, dtype=dtype)
+    with pytest.raises(ValueError, match=f"numbers that {dtype} can hold"):
+        store[[0]] = torch.tensor([[value]])
+    assert not store.known.any()
+    store[[0]] = torch.tensor([[1]])
+    assert int(store[[0]]) == 1
+
+
+@pytest.mark.parametrize("value", [1.0 + 2.0j, 1.0 + 0.0j])
+def test_a_store_of_real_numbers_has_no_complex_states(value: complex) -> None:
+    store = mg.Store(3, 1)
+    with pytest.raises(ValueError, match=r"numbers that torch.float32 can hold"):
+        store[[0]] = torch.tensor([[value]])
+    store = mg.Store(3, 1, dtype=torch.complex64)
+    store[[0]] = torch.tensor([[value]], dtype=torch.complex128)
+    store[[1]] = torch.tensor([[0.5]])
+    assert store[[0, 1]].tolist() == [[value], [0.5]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

@@ -101,15 +101,18 @@ class Store:
         if not isinstance(states, Tensor) or tuple(states.shape) != expected:
             got = tuple(states.shape) if isinstance(states, Tensor) else type(states).__name__
             raise ValueError(f"states must be a tensor of shape {expected}, got {got}")
-        kept = states.detach().to(self._points)
+        # A complex number is not its real part.
+        partial = states.is_complex() and not self._points.is_complex()
+        kept = (states.real if partial else states).detach().to(self._points)
         if not bool(kept.isfinite().all()):
             raise ValueError(
                 f"states must be finite in {kept.dtype}, got NaN or infinity, from which no chain "
                 "can continue; the store is unchanged"
             )
-        if not torch.can_cast(states.dtype, kept.dtype) and not torch.equal(
-            kept.to(states), states
-        ):
+        # Rounding of fractions is no loss.
+        real = states.is_floating_point() or states.is_complex()
+        rounded = real and torch.can_cast(states.dtype, kept.dtype)
+        if partial or not (rounded or torch.equal(kept.to(states), states)):
             raise ValueError(
                 f"states must be numbers that {kept.dtype} can hold, got others of {states.dtype}; "
                 "the store is unchanged; give it the dtype of the states, Store(…, dtype=…)"

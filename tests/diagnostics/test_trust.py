@@ -86,9 +86,16 @@ def changing(x: Tensor) -> Tensor:
     return CHAIN.loss(x.sub_(x % 2))
 
 
+def normalised(x: Tensor) -> Tensor:
+    """A loss that depends on the other states of its chunk."""
+    return torch.nn.functional.batch_norm(CHAIN.loss(x)[:, None], None, None, training=True)[:, 0]
+
+
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
+        # Torch itself refuses a chunk of a single row.
+        (normalised, "loss normalises over its rows|Expected more than 1 value per channel"),
         (unused, "the loss depends on none of the 1"),
         (constant, "the loss depends on none of the 1"),
         (mean, "loss must return one number for each row"),

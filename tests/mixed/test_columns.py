@@ -216,7 +216,7 @@ def test_two_columns_of_one_name() -> None:
 def test_columns_may_have_any_name() -> None:
     """Names of contrasts, functions and Python's own words too, quoted where they hold signs."""
     data = table()
-    names = ["Sum", "log", "class", "np", "_x", "Sepal.Length", "x + z", "µ", "T", "a:b"]
+    names = ["Sum", "log", "class", "np", "_x", "_", "Sepal.Length", "x + z", "µ", "T", "a:b"]
     for i, name in enumerate(names):
         data[name] = data["x"] ** (i % 3 + 1) + data["z"] * (i + 2) ** 0.5 + data["h"] * i
     for name in names:

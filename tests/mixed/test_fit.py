@@ -64,6 +64,29 @@ def test_a_standard_deviation_of_zero_is_said() -> None:
     assert np.isnan(fit.sd_intervals["g"].to_numpy()).all()
 
 
+@pytest.mark.parametrize(("seed", "count"), [(3, 5), (1, 20)])
+def test_data_without_variance_between_groups_are_certified(seed: int, count: int) -> None:
+    """Next to 0 a score has no noise, and a distance of 0.02 standard errors was called too far."""
+    rng = np.random.default_rng(seed)
+    g = np.repeat(np.arange(40), count)
+    for _ in range(5):
+        fit = mixed.fit("y ~ 1 + (1 | g)", {"y": rng.integers(0, 2, len(g)), "g": g}, "bernoulli")
+        assert fit.problem is None
+        assert fit.certificate is not None
+        assert fit.certificate.bound < 0.05
+
+
+def test_a_standard_deviation_leaves_0_where_the_likelihood_is_smallest() -> None:
+    """The score of a standard deviation is 0 at 0 too, where searches ended that came near it."""
+    rng = np.random.default_rng(1039)
+    g, x, y = np.repeat(np.arange(40), 20), rng.standard_normal(800), rng.integers(0, 2, 800)
+    for seed in range(3):
+        fit = mixed.fit("y ~ x + (1 | g)", {"y": y, "x": x, "g": g}, "bernoulli", seed=seed)
+        assert fit.problem is None
+        # By the quadrature of benchmarks/quadrature.py with 60 nodes.
+        assert fit.sd["g"]["Intercept"] == pytest.approx(0.17787, abs=0.004)
+
+
 def test_a_row_of_noise_is_zero() -> None:
     """Two effects, of which the data show none: both standard deviations are exactly 0."""
     g, x = np.repeat(np.arange(30), 6), np.tile([-1.0, 1.0, -1.0, 1.0, 0.5, -0.5], 30)

@@ -106,6 +106,7 @@ def test_responses() -> None:
         ("y ~ x$ + (1 | g)", r"invalid syntax at '\$.*quote unusual names as `…`"),
         ("y ~ `x + (1 | g)", "invalid syntax at '`x"),
         ("x + (1 | g)", "it has no response"),
+        (" ~ x + (1 | g)", "it has no response"),
         ("y ~ 0 + (1 | g)", "it has no fixed effects; keep the intercept"),
         ("y ~ x + (0 | g)", r"has no effects; write \(1 \| g\)"),
         ("y ~ (x + z)^2 + (1 | g)", r"\^ is not supported; write \*\*"),

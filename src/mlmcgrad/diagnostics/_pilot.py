@@ -41,6 +41,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mlmcgrad.backward import check_rows_apart
 from mlmcgrad.estimators import Average, Estimator
 from mlmcgrad.gradient import MarkovGradient
 from mlmcgrad.kernels import Importance
@@ -197,6 +198,7 @@ class Simulator:
         check_unchanged("loss", some.points, version)
         if not values.requires_grad:
             raise self._unused()
+        check_rows_apart(values)
         if not bool(values.isfinite().all()):
             raise FloatingPointError(
                 "the loss is NaN or infinite at a simulated state; check it on the states that the "

@@ -215,7 +215,7 @@ class _Parser:
             if sign in hidden:
                 raise self.misread(f"{sign} is not supported", remedy)
         sides = hidden.split("~")
-        if len(sides) != 2:
+        if len(sides) != 2 or not sides[0].strip():
             what = "more than one '~'" if len(sides) > 2 else "no response"
             raise self.misread(f"it has {what}", _HINT)
         self.left = self._shown(sides[0])
@@ -230,7 +230,8 @@ class _Parser:
             match node:
                 case ast.Name(name) if name != "_":
                     name = self._shown(name).strip("`")
-                    node.id = name if name.replace(".", "_").isidentifier() else f"`{name}`"
+                    plain = name != "_" and name.replace(".", "_").isidentifier()
+                    node.id = name if plain else f"`{name}`"
                 case ast.Constant(str(value)):
                     node.value = self._shown(value)[1:-1]
                 case ast.keyword(str(name)):
@@ -474,7 +475,7 @@ class _Parser:
         source = ast.get_source_segment(self.source, node) or "…"
         text = " ".join(self._shown(source).split())
         if isinstance(node, ast.Name):
-            return ":" if text == "_" else text.strip("`")
+            return ":" if node.id == "_" else text.strip("`")
         return f"I({text[1:-1].strip()})" if isinstance(node, ast.Set) else text
 
     def _hide(self, match: re.Match[str]) -> str:

@@ -43,7 +43,9 @@ _LONGEST_STEP = 1.5  # change of a linear predictor in one step,
 _GROWTH = 0.25  # or its share of the largest linear predictor
 _MOST_SCORING = 40  # steps; they would never end if all groups were alike
 _MOVED = 0.05  # standard errors between θ̄ and θ_0: beyond it the step is repeated
+_NEAR = 0.05  # bound in standard errors that is small enough, even if the distance is not noise
 _BACK = 0.25  # of the last step, in the other direction: half as long a step is taken next
+_SHARES = (1.0, 0.5, 0.25)  # of a step away from a point that is not a maximum
 _ROUNDING = 1e-3  # standard errors below which a distance counts as rounding
 _EFFORTS = (1, 4, 16, 64)  # multiples of the draws for the information
 _SOUND = 0.1  # Monte Carlo error of a standard error that is good enough for steps
@@ -131,6 +133,13 @@ class Information:
         """The eigenvectors whose eigenvalues may not be positive, (θ, …)."""
         values, vectors, error = self._eigen
         return vectors[:, ~(values > error)]
+
+    @property
+    def rising(self) -> Tensor:
+        """A step in the direction in which the likelihood curves upwards most, (θ,); 0 if none."""
+        values, vectors, error = self._eigen
+        length = values[0].abs().rsqrt() if values[0] < -error[0] else 0.0
+        return vectors[:, 0] * length
 
     @property
     def standard_errors(self) -> Tensor:
@@ -228,11 +237,13 @@ class FitCertificate:
 
     @property
     def holds(self) -> bool:
-        """Whether the confidence region of the displacement is small and contains 0.
+        """Whether the maximum is near: the bound is at most 0.05, or the distance may be noise.
 
-        The test covers all coordinates together, at the level 0.001.
+        The test of noise covers all coordinates together, at the level 0.001, and counts only if
+        the error of the distance is small.
         """
-        return self.p_value >= _FALSE_ALARM and float(self.error.max()) <= _WIDEST
+        noise = self.p_value >= _FALSE_ALARM and float(self.error.max()) <= _WIDEST
+        return noise or self.bound <= _NEAR
 
 
 def search(
@@ -251,7 +262,7 @@ def search(
         state = SearchState(state.iteration + 1, at)
         yield state
     at, share, before = state.theta, 1.0, torch.zeros_like(theta)
-    while state.iteration < iterations and not state.largest_noise <= tolerance:
+    while state.iteration < iterations:
         n = state.iteration
         for found in _newton(likelihood, at, tolerance, iterations - n):
             state = replace(found, iteration=n + found.averaged)
@@ -262,6 +273,12 @@ def search(
         back = float(step @ before) < -_BACK * float(before @ before)
         share = 0.5 * share if back else min(1.0, 2.0 * share)
         at, before = at + share * (state.theta - at), step
+        if state.largest_noise <= tolerance:
+            # The score of a standard deviation is 0 at 0, even where the likelihood is smallest.
+            higher = _higher(likelihood, at, state.information.rising)
+            if higher is None:
+                return
+            at = higher
 
 
 def _scoring(likelihood: MarginalLikelihood, theta: Tensor, most: int) -> Iterator[Tensor]:
@@ -304,6 +321,21 @@ def _newton(
         yield state if known else replace(state, covariance=None)
         if moved or (known and state.largest_noise <= tolerance):
             return
+
+
+def _higher(likelihood: MarginalLikelihood, theta: Tensor, step: Tensor) -> Tensor | None:
+    """Return a point at the end of a step, or before it, where the likelihood is larger."""
+    if not bool(step.any()):
+        return None
+    points = [theta, *(theta + share * _bounded(likelihood, theta, step) for share in _SHARES)]
+    here, *there = (
+        likelihood.log_likelihood(point, torch.Generator().manual_seed(0)) for point in points
+    )
+    for point, value in zip(points[1:], there, strict=True):
+        difference, error = value.minus(here)
+        if difference > 2.0 * error:
+            return point
+    return None
 
 
 def _bounded(likelihood: MarginalLikelihood, theta: Tensor, step: Tensor) -> Tensor:
