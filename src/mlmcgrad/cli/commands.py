@@ -25,16 +25,8 @@ from mlmcgrad import mixed
 from mlmcgrad._checks import positive, whole
 from mlmcgrad._files import write_atomically
 from mlmcgrad.cli import discard_output, say
-from mlmcgrad.paper.experiments.reproduce.settings import Report, Reproduce
-from mlmcgrad.paper.experiments.settings import (
-    SEEDS,
-    BoltzmannSettings,
-    BoundSettings,
-    DemoSettings,
-    PlanSettings,
-    RatesSettings,
-    ScalingSettings,
-)
+from mlmcgrad.paper.experiments import settings as experiments
+from mlmcgrad.paper.experiments.reproduce import settings as reproduce
 from mlmcgrad.paper.runs.process import bars, printable
 from mlmcgrad.paper.training import config as training
 
@@ -73,7 +65,7 @@ class FitSettings:
     """Maximum number of iterations; Ctrl-C stops earlier and shows the result so far."""
 
     def __post_init__(self) -> None:
-        whole(self.seed, "seed", 0, SEEDS)
+        whole(self.seed, "seed", 0, experiments.SEEDS)
         positive(self.tolerance, "tolerance")
         whole(self.iterations, "iterations", 1, 2**31)
         if self.link is not None and self.family not in ("bernoulli", "binomial"):
@@ -103,16 +95,16 @@ class DataSettings:
 
 COMMANDS: dict[str, tuple[type, str]] = {
     "fit": (FitSettings, "cli.commands:fit"),
-    "reproduce": (Reproduce, "paper.experiments.reproduce.run:run"),
+    "reproduce": (reproduce.Reproduce, "paper.experiments.reproduce.run:run"),
     "data": (DataSettings, "cli.commands:data"),
-    "boltzmann": (BoltzmannSettings, "paper.experiments.boltzmann:run"),
-    "demo": (DemoSettings, "paper.experiments.demo:run"),
-    "scaling": (ScalingSettings, "paper.experiments.scaling:run"),
-    "rates": (RatesSettings, "paper.experiments.rates:run"),
-    "bound": (BoundSettings, "paper.experiments.bound:run"),
+    "boltzmann": (experiments.BoltzmannSettings, "paper.experiments.boltzmann:run"),
+    "demo": (experiments.DemoSettings, "paper.experiments.demo:run"),
+    "scaling": (experiments.ScalingSettings, "paper.experiments.scaling:run"),
+    "rates": (experiments.RatesSettings, "paper.experiments.rates:run"),
+    "bound": (experiments.BoundSettings, "paper.experiments.bound:run"),
     "train": (training.Config, "cli.commands:train"),
-    "plan": (PlanSettings, "paper.experiments.plan:run"),
-    "report": (Report, "paper.experiments.reproduce.report:run"),
+    "plan": (experiments.PlanSettings, "paper.experiments.plan:run"),
+    "report": (reproduce.Report, "paper.experiments.reproduce.report:run"),
 }
 """The settings of each command, and the function (`module:name`) called with them and a console."""
 

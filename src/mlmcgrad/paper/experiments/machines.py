@@ -1,4 +1,4 @@
-"""Restricted Boltzmann machines for `boltzmann`: data, exact likelihood, gradients of log Z.
+"""Restricted Boltzmann machines for `boltzmann`: data, likelihood, training, gradients of log Z.
 
 With few hidden units everything is known by enumeration of the 2^q hidden states:
 
@@ -27,6 +27,7 @@ Reference:
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -45,6 +46,7 @@ from mlmcgrad.lengths import Lengths
 from mlmcgrad.measure import Measure
 from mlmcgrad.paper.datasets import digits
 from mlmcgrad.paper.experiments.settings import Pictures
+from mlmcgrad.paper.runs.pool import Report
 
 Array: TypeAlias = NDArray[Any]
 
@@ -68,6 +70,10 @@ LABELS = {
 }
 """The methods, in the order in which they are shown."""
 
+_CURVE = 50  # points
+_SAMPLES = 16
+_LATE = 3.0  # η of the averaged iterate, see `boltzmann.py`
+_STREAMS = 1000  # seeds of generators are this many times the seed of the run, and a few more
 _CHUNK = 2**13  # states are small
 _POINTS = 4096  # in a measure of coupled chains, so that the overhead of passing it on is small
 _SHORT = {"1": Average(1), str(STEPS): Average(1, burn_in=STEPS - 1)}
@@ -140,6 +146,60 @@ def log_likelihood(machine: Gibbs, data: Tensor) -> float:
     """Return the mean log p(v) of rows of data, in double precision."""
     double = Gibbs(*(parameter.detach().double() for parameter in machine.parameters))
     return float(-double.free_energy(data.double()).mean() - Hidden(double).log_partition)
+
+
+def train(
+    report: Report, *, data: Pictures, method: str, iterations: int, chains: int, seed: int
+) -> dict[str, Any]:
+    """Train one machine.
+
+    Args:
+        report: called with the fraction of the work done.
+        data: name of the pictures.
+        method: name of the method, of `LABELS`.
+        iterations: steps of the optimizer.
+        chains: number of chains per estimate.
+        seed: of the machine's start, the same for all methods, and of its chains.
+
+    Returns:
+        `data`, `method`, `seed`; `curve`: for some iterations, the Gibbs steps per chain and the
+        processor seconds so far, and the mean log-likelihood of the last and of the averaged
+        iterate; `samples`: exact draws of the last machine.
+    """
+    rows = pictures(data)
+    number = list(LABELS).index(method)
+    start = torch.Generator().manual_seed(_STREAMS * seed)
+    generator = torch.Generator().manual_seed(_STREAMS * seed + 1 + number)
+    machine = Gibbs.of_size(rows.shape[1], HIDDEN, scale=SCALE, generator=start)
+    averaged = Gibbs(*(parameter.detach().clone() for parameter in machine.parameters))
+    estimate = PartitionGradient(method, machine, rows, chains, generator)
+    optimizer = torch.optim.SGD(machine.parameters, lr=STEP_SIZE)
+    every = max(1, iterations // _CURVE)
+    curve, steps, seconds = [], 0, 0.0
+    for n in range(1, iterations + 1):
+        begin = time.process_time()
+        optimizer.zero_grad()
+        machine.free_energy(rows).mean().backward()
+        steps += estimate.backward()
+        optimizer.step()
+        share = (_LATE + 1.0) / (n + _LATE)
+        with torch.no_grad():
+            for mean, parameter in zip(averaged.parameters, machine.parameters, strict=True):
+                mean.lerp_(parameter, share)
+        seconds += time.process_time() - begin
+        if n % every == 0 or n == iterations:
+            curve.append(
+                {
+                    "iteration": n,
+                    "steps": steps / chains,
+                    "seconds": seconds,
+                    "last": log_likelihood(machine, rows),
+                    "averaged": log_likelihood(averaged, rows),
+                }
+            )
+            report(n / iterations)
+    samples = Hidden(machine).sample(_SAMPLES, generator).long().tolist()
+    return {"data": data, "method": method, "seed": seed, "curve": curve, "samples": samples}
 
 
 class PartitionGradient:

@@ -269,13 +269,6 @@ def rate(name: Name, alpha: float) -> theory.Rate:
     return getattr(theory.rates, _METHODS[name])(-GAMMA.exponent, alpha)
 
 
-def _informative_from(name: Name, alpha: float, problem: theory.Assumptions) -> int | None:
-    """Return the first power of ten ≤ 1e18 at which the bound is below G² ≥ ‖∇V‖²."""
-    N = [10**k for k in range(1, 19)]
-    total = bound(name, alpha, N, problem, exact=2**10).total  # integrals instead of long sums
-    return next((n for n, value in zip(N, total, strict=True) if value < problem.G**2), None)
-
-
 def _summarise(results: dict[str, Any]) -> Findings:
     """Return one row per run and N; the summary has one entry per run."""
     problem, names = constants()
@@ -299,8 +292,8 @@ def fit(N: list[int], values: NDArray[np.float64]) -> tuple[float, float]:
     Returns:
         The slope, and its delete-one-group jackknife standard error.
     """
-    chosen = _last_decade(N)
-    x, y = [N[i] for i in chosen], values[chosen]
+    x = [n for n in N if 10 * n >= N[-1]]
+    y = values[-len(x) :]
     groups = np.array_split(np.arange(y.shape[1]), _GROUPS)
     without = np.array(
         [fit_power(x, np.delete(y, group, axis=1).mean(1).tolist()).slope for group in groups]
@@ -357,7 +350,10 @@ def _summary(
     name, alpha, N = result["optimizer"], result["alpha"], result["N"]
     slope, error = fit(N, np.array(result["values"]))
     order = rate(name, alpha)
-    decade = [N[i] for i in _last_decade(N)]
+    decade = [n for n in N if 10 * n >= N[-1]]
+    powers = [10**k for k in range(1, 19)]
+    limits = bound(name, alpha, powers, problem, exact=2**10).total  # integrals, not long sums
+    below = (n for n, limit in zip(powers, limits, strict=True) if limit < problem.G**2)
     final, half = lines[-1]["measured"], 1.96 * lines[-1]["standard_error"]
     summary = {
         "optimizer": name,
@@ -375,17 +371,12 @@ def _summary(
         "final": final,
         "final_interval": [final - half, final + half],
         "final_bound": lines[-1]["bound"],
-        "bound_below_G2_from": _informative_from(name, alpha, problem),
+        "bound_below_G2_from": next(below, None),
         "transitions": result["transitions"],
     }
     if result["level"] is not None:
         summary |= {"level": float(np.mean(result["level"])), "recent": lines[-1]["recent"]}
     return summary
-
-
-def _last_decade(N: list[int]) -> list[int]:
-    """Return the positions in the grid over which the slope is fitted."""
-    return [i for i, n in enumerate(N) if 10 * n >= N[-1]]
 
 
 def _shape(N: int, exponent: float, log_power: float) -> float:
