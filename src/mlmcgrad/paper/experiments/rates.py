@@ -404,7 +404,14 @@ def draw(folder: Path, findings: Findings) -> Path:
             log_axes(bottom)
         bounds[0].set_ylabel("bound of E‖∇V(θ_R)‖²")
         measured[0].set_ylabel("measured E‖∇V(θ_R)‖² (bands: 95 % for the mean)")
-        _add_legends(bounds[0], measured[0])
+        black, grey, left = COLOURS["theory"], COLOURS["short"], measured[0]
+        left.plot([], [], "--", color=black, lw=1.4, label="predicted rate")
+        left.plot([], [], "-.", color=grey, lw=1.4, label="α = 0: level of its bias")
+        left.plot([], [], color=grey, lw=1.0, label="α = 0: latest iterates only")
+        left.legend(loc="lower left", fontsize=8.5)
+        bounds[0].plot([], [], ":", color=black, lw=2.2, label="evaluated bound")
+        bounds[0].plot([], [], color=black, lw=0.8, label="G², without a theorem")
+        bounds[0].legend(fontsize=8.5)
     return folder / "rates.png"
 
 
@@ -424,17 +431,6 @@ def _draw_run(axes: Axes, run: dict[str, Any], rows: list[dict[str, Any]]) -> No
     else:
         axes.axhline(run["level"], ls="-.", color=colour, lw=1.4)
         axes.plot(N, [r["recent"] for r in rows], color=colour, lw=1.0)
-
-
-def _add_legends(bounds: Axes, measured: Axes) -> None:
-    black, grey = COLOURS["theory"], COLOURS["short"]
-    measured.plot([], [], "--", color=black, lw=1.4, label="predicted rate")
-    measured.plot([], [], "-.", color=grey, lw=1.4, label="α = 0: level of its bias")
-    measured.plot([], [], color=grey, lw=1.0, label="α = 0: latest iterates only")
-    bounds.plot([], [], ":", color=black, lw=2.2, label="evaluated bound")
-    bounds.plot([], [], color=black, lw=0.8, label="G², without a theorem")
-    measured.legend(loc="lower left", fontsize=8.5)
-    bounds.legend(fontsize=8.5)
 
 
 def show(summary: dict[str, Any], console: Console) -> None:

@@ -22,7 +22,7 @@ import json
 import logging
 import os
 import platform
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -49,11 +49,6 @@ def as_record(config: Any) -> dict[str, Any]:
 def write_json(path: Path, record: Any) -> None:
     """Write a JSON file atomically, making its folder if need be."""
     write_atomically(path, as_line(record, indent=2))
-
-
-def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write one JSON object per line, atomically."""
-    write_atomically(path, b"".join(map(as_line, rows)))
 
 
 def as_line(record: Any, indent: int | None = None) -> bytes:
