@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -135,16 +136,21 @@ def train(
     chosen = make_optimizer(optimizer, problem.theta)
     gradient = make_gradient(problem, power(TRUNCATION, alpha))
     weights = torch.tensor([weight(chosen, n) for n in range(iterations + 1)], dtype=torch.float64)
-    average = WeightedAverage(problem, weights, log_grid(iterations))
-    start, transitions = problem.start(START), 0
-    for n in range(1, iterations + 1):
-        average.add(problem.theta)
-        problem.theta.grad = None
-        transitions += gradient.backward(start, problem.theta, n=n, generator=generator).transitions
-        chosen.step()
-        if n % max(1, iterations // _REPORTS) == 0:
-            report(n / iterations)
-    average.add(problem.theta)
+    start, grid, transitions = problem.start(START), log_grid(iterations), 0
+
+    def path() -> Iterator[Tensor]:
+        nonlocal transitions
+        for n in range(1, iterations + 1):
+            yield problem.theta.detach().clone()
+            problem.theta.grad = None
+            estimate = gradient.backward(start, problem.theta, n=n, generator=generator)
+            transitions += estimate.transitions
+            chosen.step()
+            if n % max(1, iterations // _REPORTS) == 0:
+                report(n / iterations)
+        yield problem.theta.detach().clone()
+
+    values = [average.tolist() for average in weighted_averages(problem, weights, grid, path())]
     level = None
     if alpha == 0.0:
         ends = problem.biased_minima(problem.theta.detach(), int(TRUNCATION), START)
@@ -152,9 +158,9 @@ def train(
     return {
         "optimizer": optimizer,
         "alpha": alpha,
-        "N": average.grid,
-        "values": average.values().tolist(),
-        "weights": weights.cumsum(0)[average.grid].tolist(),
+        "N": grid,
+        "values": values,
+        "weights": weights.cumsum(0)[grid].tolist(),
         "transitions": transitions / replicas,
         "level": level,
     }
@@ -197,46 +203,25 @@ def log_grid(iterations: int) -> list[int]:
     return sorted({round(iterations * 10.0 ** (-i / 8.0)) for i in range(count)})
 
 
-class WeightedAverage:
-    """The average over the random iterate R of each replica, without drawing R.
+def weighted_averages(
+    problem: Sticky, weights: Tensor, grid: list[int], path: Iterable[Tensor]
+) -> Iterator[Tensor]:
+    """Yield the average over the random iterate R of each replica, for each N of a grid.
 
-    Given the path θ_0 … θ_N, R has P(R = n) ∝ w_n = γ_{n+1} λ_{n+1}, so exactly
+    Given the path θ_0 … θ_N, (replicas, 2) each, R has P(R = n) ∝ w_n = γ_{n+1} λ_{n+1}, so without
+    drawing R exactly
 
         E[‖∇V(θ_R)‖² | path] = Σ_{n≤N} w_n ‖∇V(θ_n)‖² / Σ_{n≤N} w_n,
 
     for every N of an increasing grid from the same path.
     """
-
-    def __init__(self, problem: Sticky, weights: Tensor, grid: list[int]) -> None:
-        self.problem, self.weights, self.grid = problem, weights, grid
-        self._sums = weights.cumsum(0)
-        self._block: list[Tensor] = []
-        self._n = 0  # θ_0 … θ_{n−1} are in the total
-        self._total = torch.zeros(len(problem.theta), dtype=torch.float64)
-        self._averages: list[Tensor] = []
-
-    def add(self, theta: Tensor) -> None:
-        """Add the next iterate, (replicas, 2)."""
-        self._block.append(theta.detach().clone())
-        if len(self._block) == 256:  # gradients are computed for many iterates at once
-            self._flush()
-
-    def values(self) -> Tensor:
-        """Return the averages, (grid, replicas)."""
-        self._flush()
-        return torch.stack(self._averages)
-
-    def _flush(self) -> None:
-        count = len(self._block)
-        if not count:
-            return
-        theta = torch.stack(self._block)  # (iterates, replicas, 2)
-        squares = self.problem.gradient(theta.flatten(0, 1)).square().sum(-1).view(count, -1)
-        sums = (self.weights[self._n : self._n + count, None] * squares).cumsum(0) + self._total
-        for N in self.grid:
-            if self._n <= N < self._n + count:
-                self._averages.append(sums[N - self._n] / self._sums[N])
-        self._total, self._block, self._n = sums[-1], [], self._n + count
+    norms, iterates, n, total = weights.cumsum(0), iter(path), 0, torch.zeros(())
+    while block := list(islice(iterates, 256)):  # gradients are computed for many iterates at once
+        theta, end = torch.stack(block), n + len(block)  # (iterates, replicas, 2)
+        squares = problem.gradient(theta.flatten(0, 1)).square().sum(-1).view(len(block), -1)
+        sums = (weights[n:end, None] * squares).cumsum(0) + total
+        yield from (sums[N - n] / norms[N] for N in grid if n <= N < end)
+        n, total = end, sums[-1]
 
 
 @cache  # the smoothness is a maximum over a grid, which takes seconds
