@@ -8,14 +8,12 @@ from __future__ import annotations
 import gc
 import io
 import os
-import re
 import signal
 import sys
 from contextlib import suppress
 
-from mlmcgrad.paper.runs.process import Signals, interruptible
+from mlmcgrad.paper.runs.process import Signals, interruptible, printable
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _INSTALL = {"distributed": "'mlmcgrad[cluster]'", "tensorboard": "tensorboard"}
 
 
@@ -45,11 +43,6 @@ def main(arguments: list[str] | None = None) -> int:
         if arguments is None:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback while Python cleans up,
             gc.freeze()  # which takes a second if it looks for cycles in all of torch
-
-
-def printable(text: str) -> str:
-    """Spell out control characters of names of files or groups, which a terminal would obey."""
-    return _CONTROL.sub(lambda found: ascii(found.group())[1:-1], text)
 
 
 def say(text: str) -> None:

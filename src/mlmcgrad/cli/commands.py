@@ -6,17 +6,15 @@ when a command runs.
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import tyro
 from rich.console import Console
@@ -26,19 +24,10 @@ import mlmcgrad
 from mlmcgrad import mixed
 from mlmcgrad._checks import positive, whole
 from mlmcgrad._files import write_atomically
-from mlmcgrad.cli import discard_output, printable, say
-from mlmcgrad.paper.experiments.reproduce.settings import Report, Reproduce
-from mlmcgrad.paper.experiments.settings import (
-    SEEDS,
-    BoltzmannSettings,
-    BoundSettings,
-    DemoSettings,
-    PlanSettings,
-    RatesSettings,
-    ScalingSettings,
-)
-from mlmcgrad.paper.runs import folder as records
-from mlmcgrad.paper.runs.process import bars
+from mlmcgrad.cli import discard_output, say
+from mlmcgrad.paper.experiments import settings as experiments
+from mlmcgrad.paper.experiments.reproduce import settings as reproduce
+from mlmcgrad.paper.runs.process import bars, printable
 from mlmcgrad.paper.training import config as training
 
 if TYPE_CHECKING:
@@ -46,12 +35,13 @@ if TYPE_CHECKING:
     from mlmcgrad.paper.datasets import Dataset
 
 DESCRIPTION = "Multilevel Monte Carlo gradients through a Markov chain; --version: which version."
-_FIT_FILES = ("fit.json", "table.txt", "random_effects.csv", "fit.png", "fit.svg")
 
 
 @dataclass(frozen=True)
 class FitSettings:
     """Fit a mixed-effects model: the maximum of its exact likelihood, with a certificate."""
+
+    files: ClassVar = ("fit.json", "table.txt", "random_effects.csv", "fit.png", "fit.svg")
 
     data: tyro.conf.Positional[Path]
     """CSV file with a header; rows with a missing value in a column of the formula are left out."""
@@ -75,7 +65,7 @@ class FitSettings:
     """Maximum number of iterations; Ctrl-C stops earlier and shows the result so far."""
 
     def __post_init__(self) -> None:
-        whole(self.seed, "seed", 0, SEEDS)
+        whole(self.seed, "seed", 0, experiments.SEEDS)
         positive(self.tolerance, "tolerance")
         whole(self.iterations, "iterations", 1, 2**31)
         if self.link is not None and self.family not in ("bernoulli", "binomial"):
@@ -105,16 +95,16 @@ class DataSettings:
 
 COMMANDS: dict[str, tuple[type, str]] = {
     "fit": (FitSettings, "cli.commands:fit"),
-    "reproduce": (Reproduce, "paper.experiments.reproduce.run:run"),
+    "reproduce": (reproduce.Reproduce, "paper.experiments.reproduce.run:run"),
     "data": (DataSettings, "cli.commands:data"),
-    "boltzmann": (BoltzmannSettings, "paper.experiments.boltzmann:run"),
-    "demo": (DemoSettings, "paper.experiments.demo:run"),
-    "scaling": (ScalingSettings, "paper.experiments.scaling:run"),
-    "rates": (RatesSettings, "paper.experiments.rates:run"),
-    "bound": (BoundSettings, "paper.experiments.bound:run"),
+    "boltzmann": (experiments.BoltzmannSettings, "paper.experiments.boltzmann:run"),
+    "demo": (experiments.DemoSettings, "paper.experiments.demo:run"),
+    "scaling": (experiments.ScalingSettings, "paper.experiments.scaling:run"),
+    "rates": (experiments.RatesSettings, "paper.experiments.rates:run"),
+    "bound": (experiments.BoundSettings, "paper.experiments.bound:run"),
     "train": (training.Config, "cli.commands:train"),
-    "plan": (PlanSettings, "paper.experiments.plan:run"),
-    "report": (Report, "paper.experiments.reproduce.report:run"),
+    "plan": (experiments.PlanSettings, "paper.experiments.plan:run"),
+    "report": (reproduce.Report, "paper.experiments.reproduce.report:run"),
 }
 """The settings of each command, and the function (`module:name`) called with them and a console."""
 
@@ -126,7 +116,8 @@ def main(arguments: list[str]) -> int:
         return 0
     try:
         name, settings = parse(arguments)
-        if name != "train" and _one_of_many():
+        several = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+        if name != "train" and several:
             raise ValueError("only train runs on several processes; start others without torchrun")
         module, _, function = COMMANDS[name][1].partition(":")
         getattr(import_module(f"mlmcgrad.{module}"), function)(settings, LastingConsole())
@@ -199,7 +190,10 @@ def data(settings: DataSettings, console: Console) -> Dataset:
 
 def fit(settings: FitSettings, console: Console) -> Fit:
     """Fit a mixed-effects model, print its table, and write its files."""
-    with _held(settings), bars(console, "{task.fields[what]}") as bar:
+    from mlmcgrad.paper.experiments.folder import replaced  # not for --help
+
+    held = nullcontext() if settings.out is None else replaced(settings, settings.out)
+    with held, bars(console, "{task.fields[what]}") as bar:
         task = bar.add_task("fitting", total=None, what="")
 
         def show(step: FitStep) -> None:
@@ -228,21 +222,6 @@ def fit(settings: FitSettings, console: Console) -> Fit:
     return result
 
 
-@contextmanager
-def _held(settings: FitSettings) -> Iterator[None]:
-    """Hold the folder of a fit, if there is one; a fit with the same settings is replaced."""
-    out, owner = settings.out, records.Owner("fit", _FIT_FILES)
-    if out is None:
-        yield
-        return
-    with records.held(out, owner, resume=not settings.force, force=settings.force) as before:
-        if before:
-            path = out / records.CONFIG
-            records.check_same(path, before.get("settings"), settings, ("out", "force"))
-        records.write_config(out, owner, settings=records.as_record(settings))
-        yield
-
-
 def _write_fit(result: Fit, folder: Path) -> None:
     """Write the files of a fit, those with numbers before the figures.
 
@@ -250,7 +229,8 @@ def _write_fit(result: Fit, folder: Path) -> None:
     """
     import pandas as pd
 
-    from mlmcgrad.mixed.formula import printable
+    from mlmcgrad.mixed.formula import printable  # newlines too
+    from mlmcgrad.paper.experiments.plots import save
 
     def cell(text: str) -> str:
         shown = printable(text)
@@ -269,11 +249,7 @@ def _write_fit(result: Fit, folder: Path) -> None:
     for name in ("factor", "group", "term"):
         effects[name] = effects[name].map(cell)
     write_atomically(folder / "random_effects.csv", effects.to_csv(index=False).encode())
-    figure = result.plot()
-    for name in ("fit.png", "fit.svg"):
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=name[-3:], dpi=160)
-        write_atomically(folder / name, buffer.getvalue())
+    save(result.plot(), folder / "fit", formulas=True)
 
 
 class LastingConsole(Console):
@@ -300,7 +276,9 @@ def parse(arguments: list[str]) -> tuple[str, Any]:
     # tyro makes twins that check nothing, so that `main` prints what settings refuse, in one line:
     # tyro would put it into a box, after the name of a class that no user knows.
     twins: dict[str, Any] = {
-        name: type(kind.__name__, (kind,), {"__post_init__": _accept, "__doc__": kind.__doc__})
+        name: type(
+            kind.__name__, (kind,), {"__post_init__": lambda _: None, "__doc__": kind.__doc__}
+        )
         for name, (kind, _) in COMMANDS.items()
     }
     options: Any = tyro.extras.subcommand_cli_from_dict(
@@ -322,15 +300,6 @@ def _expanded(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(_expanded, value))
     return expanded(value) if isinstance(value, Path) else value
-
-
-def _one_of_many() -> bool:
-    """Return whether torchrun has started this process and others."""
-    return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
-
-
-def _accept(_: object) -> None:
-    """Check nothing."""
 
 
 def _no_memory(error: Exception) -> bool:

@@ -42,10 +42,9 @@ from mlmcgrad.diagnostics._checks import (
     unbiased,
 )
 from mlmcgrad.diagnostics._report import Report, Table
-from mlmcgrad.estimators import Average
+from mlmcgrad.estimators import Average, Estimator
 from mlmcgrad.gradient import MarkovGradient
 from mlmcgrad.kernels.base import Start
-from mlmcgrad.lengths import Lengths
 from mlmcgrad.measure import Measure
 
 _CONFIDENCE = 0.95
@@ -219,7 +218,10 @@ def certify(
     """
     positive(tolerance, "tolerance")
     positive(evaluations, "evaluations")
-    setting = _repeated(Setting(gradient, x0, context, generator, log_density))
+    setting = Setting(gradient, x0, context, generator, log_density)
+    single = int(torch.bincount(setting.target).min()) < 2
+    times = max(1 + single, math.ceil(_FEWEST / setting.rows))  # until there are enough simulations
+    setting = setting.at(torch.arange(setting.rows).repeat(times))
     least = _LEAST * setting.rows * setting.step_cost
     if evaluations < least:
         raise ValueError(
@@ -258,13 +260,6 @@ def certify(
     return replace(result, checks=tuple(checks), evaluations=total)
 
 
-def _repeated(setting: Setting) -> Setting:
-    """Repeat the rows until there are enough simulations."""
-    single = int(torch.bincount(setting.target).min()) < 2
-    times = max(1 + single, math.ceil(_FEWEST / setting.rows))
-    return setting.at(torch.arange(setting.rows).repeat(times))
-
-
 def _units(units: float | Tensor, dimension: int) -> Tensor:
     """Return one unit per component."""
     given = torch.as_tensor(units, dtype=torch.float64).detach().cpu().flatten()
@@ -293,33 +288,27 @@ class Simulations:
     def __init__(self, source: Setting) -> None:
         self._source, self.evaluations, self.length, self.moved = source, 0, 0, 0.0
 
-    def run(self, lengths: Lengths) -> tuple[Tensor, Tensor]:
-        """Continue the simulations by these lengths; return the estimates and the last states."""
-        estimates, outcome, spent = self._source.estimate(lengths)
-        self.moved, self.evaluations = self.moved + outcome.accepted, self.evaluations + spent
-        if not self._source.independent:
-            self._source = replace(self._source, x0=outcome.last)
-        return estimates, outcome.last
-
     def segment(self, steps: int) -> Segment:
         """Make the next steps; their number is a power of two."""
-        source, spent, self.moved = self._source, self.evaluations, 0.0
+        source, before, self.moved = self._source, self.evaluations, 0.0
         if source.independent:
-            self.length = steps
-            form = unbiased(source.gradient.kernel, steps)
-            estimates, last = self.run(form.draw(source.rows, None, source.generator))
-            return Segment(estimates, last[None], self.evaluations - spent)
-        self.length += steps
+            self.length, times = steps, 1
+            estimator: Estimator = unbiased(source.gradient.kernel, steps)
+        else:
+            self.length, times = self.length + steps, min(TIMES, steps)
+            estimator = Average(steps // times)
         total, states = torch.zeros(()), []
-        times = min(TIMES, steps)
         for _ in range(times):
-            average = Average(steps // times)
-            estimates, last = self.run(average.draw(source.rows, None, source.generator))
+            lengths = estimator.draw(source.rows, None, source.generator)
+            estimates, outcome, spent = self._source.estimate(lengths)
+            self.moved, self.evaluations = self.moved + outcome.accepted, self.evaluations + spent
+            if not source.independent:
+                self._source = replace(self._source, x0=outcome.last)
             total = total + estimates / times
-            states.append(last)
+            states.append(outcome.last)
         most = max(1, _NUMBERS // states[0].numel())
         kept = torch.stack(states[:: math.ceil(times / most)])
-        return Segment(total, kept, self.evaluations - spent)
+        return Segment(total, kept, self.evaluations - before)
 
     def stages(self, evaluations: float) -> Iterator[tuple[Segment, Segment, Segment]]:
         """Yield consecutive segments, of which the last two have the same length.

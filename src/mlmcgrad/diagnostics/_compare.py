@@ -355,7 +355,9 @@ def compare(
         known, about = _long(longest, evaluations * len(sources), n)
         report(1.0)
     else:
-        known, about = _given(as_reference(reference, source)), "the reference"
+        given, sketch = as_reference(reference, source), Sketch(source.dimension)
+        variances = sketch.variances(given.se.double().square())
+        known, about = (sketch(given.value.double()), torch.diag(variances)), "the reference"
     rows = [_contender(name, sources[name], n, sample, known) for name, sample in samples.items()]
     return Comparison(tuple(rows), tuple(sorted(map(float, budgets))), about)
 
@@ -418,7 +420,8 @@ def _sample(source: Simulator, evaluations: float, n: int | None) -> Sample:
 
 def moments(each: Tensor, rows: int, cost: float) -> Sample:
     """Return moments of estimates that use the rows in turn, (rounds × rows, m)."""
-    count, within = len(each), _within(each, rows)
+    count, by_row = len(each), each.reshape(-1, rows, each.shape[1])
+    within = (by_row - by_row.mean(0)).reshape(each.shape)  # rows are simulated equally often
     squares = within.square().sum(1)
     free = count / (count - rows)  # each row loses one degree of freedom
     return Sample(
@@ -429,12 +432,6 @@ def moments(each: Tensor, rows: int, cost: float) -> Sample:
         variance_se=float(squares.std()) * free**1.5 / math.sqrt(count),
         cost=cost,
     )
-
-
-def _within(each: Tensor, rows: int) -> Tensor:
-    """Return deviations from the mean of each row; rows are simulated equally often."""
-    by_row = each.reshape(-1, rows, each.shape[1])
-    return (by_row - by_row.mean(0)).reshape(each.shape)
 
 
 def _contender(
@@ -454,13 +451,6 @@ def _contender(
         variance_se=sample.variance_se,
         cost=sample.cost,
     )
-
-
-def _given(known: Reference) -> tuple[Tensor, Tensor]:
-    """Return value and covariance matrix of a reference, in the coordinates of the sketch."""
-    sketch = Sketch(len(known.value))
-    variances = sketch.variances(known.se.double().square())
-    return sketch(known.value.double()), torch.diag(variances)
 
 
 def _long(source: Simulator, effort: float, n: int | None) -> tuple[tuple[Tensor, Tensor], str]:

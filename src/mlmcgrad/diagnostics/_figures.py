@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlmcgrad.diagnostics._plan import describe
-from mlmcgrad.estimators import Average, Estimator
+from mlmcgrad.estimators import Average
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.legend import Legend
 
     from mlmcgrad.diagnostics._compare import Comparison
-    from mlmcgrad.diagnostics._plan import Plan, Predicted
+    from mlmcgrad.diagnostics._plan import Plan
 
 # Distinguishable with any colour vision (Okabe and Ito), and by their dashes in grey.
 _CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -99,7 +99,8 @@ def _budgets(axes: Axes, plan: Plan) -> None:
         able = budgets[budgets >= each.cost]
         values = [math.sqrt(each.error(budget)) for budget in able]
         drawn += values
-        best, colour = each.estimator == plan.estimator, _colour(each.estimator)
+        best, kind = each.estimator == plan.estimator, type(each.estimator).__name__
+        colour = _SHORT if each.estimator in (Average(1), Average(8)) else _KINDS[kind]
         dash, width, order = _DASHES[i % len(_DASHES)], 3.0 if best else 1.5, 3 if best else 2
         text = describe(each.estimator)
         axes.plot(able, values, color=colour, ls=dash, lw=width, zorder=order, label=text)
@@ -109,7 +110,9 @@ def _budgets(axes: Axes, plan: Plan) -> None:
     _mark(axes, plan.budget, "budget", "-")
     if first < plan.crossover < last:
         _mark(axes, plan.crossover, "crossover", ":")
-    known = _known_until(plan.best)
+    # Up to this budget the standard error of bias² is small beside the error.
+    more = 2.0 * plan.best.bias.se / _KNOWN - plan.best.bias.value
+    known = plan.best.work_variance / more if more > 0.0 else math.inf
     if known < last:
         span = (max(known, first), last)
         axes.axvspan(*span, color=_GREY, alpha=0.12, lw=0, label="bias too uncertain")
@@ -126,18 +129,6 @@ def _mark(axes: Axes, budget: float, text: str, dash: str) -> None:
     axes.axvline(budget, color="black", lw=1.0, ls=dash)
     above = axes.get_xaxis_transform()
     axes.text(budget, 1.01, text, transform=above, ha="center", va="bottom", fontsize=9)
-
-
-def _known_until(best: Predicted) -> float:
-    """Return the budget up to which the standard error of bias² is small beside the error."""
-    more = 2.0 * best.bias.se / _KNOWN - best.bias.value
-    return best.work_variance / more if more > 0.0 else math.inf
-
-
-def _colour(estimator: Estimator) -> str:
-    if isinstance(estimator, Average) and estimator in (Average(1), Average(8)):
-        return _SHORT
-    return _KINDS.get(type(estimator).__name__, _CYCLE[3])
 
 
 def _figure(panels: int) -> tuple[Figure, list[Axes]]:

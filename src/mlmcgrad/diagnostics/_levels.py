@@ -194,12 +194,9 @@ class Sampler(Simulator):
         """Draw the chains of one length, equally many for each row, and return their moments."""
         rounds = math.ceil(max(self.least, self.replicates // length) / self.rows)
         index = torch.arange(self.rows, device=self.parameters[0].device).repeat(rounds)
-        samples, longest = [], 0
-        for part in index.split(self.rows * max(1, _CHAINS // self.rows)):
-            layout = lengths(len(part))
-            samples.append(self.at(part).simulate(layout)[0])
-            longest = int(layout.longest.max())
-        return _stratum(torch.cat(samples), longest)
+        parts = index.split(self.rows * max(1, _CHAINS // self.rows))
+        samples = [self.at(part).simulate(lengths(len(part)))[0] for part in parts]
+        return _stratum(torch.cat(samples), length)
 
 
 def _stratum(sample: Tensor, length: int) -> Stratum:

@@ -258,7 +258,8 @@ class StochasticNewton(DenseOptimizer):
         pairs = []
         for index, group in enumerate(self.param_groups):
             params: list[Tensor] = group["params"]
-            z = [_normal_like(p, generator) for p in params]
+            options: Any = {"device": generator.device, "generator": generator}
+            z = [torch.randn(p.shape, dtype=p.dtype, **options).to(p.device) for p in params]
             pairs.append(self._pair(index, z, hessian_product(loss, params, z)))
         for index, pair in enumerate(pairs):
             self._record(index, *pair)
@@ -321,12 +322,6 @@ class StochasticNewton(DenseOptimizer):
         """Return (λ, λ̄), for the eigenvalues of A_{n−1}, at every n."""
         group = self.param_groups[index]
         return group["lower"], group["upper"]
-
-
-def _normal_like(p: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw normals of a parameter's shape; the generator may live on another device."""
-    draw = torch.randn(p.shape, dtype=p.dtype, device=generator.device, generator=generator)
-    return draw.to(p.device)
 
 
 def hessian_product(loss: Tensor, params: list[Tensor], direction: list[Tensor]) -> list[Tensor]:

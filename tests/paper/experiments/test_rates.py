@@ -160,10 +160,8 @@ def test_average_over_r_against_a_slow_reference(name: Name) -> None:
     optimizer = rates.make_optimizer(name, problem.theta)
     weights = torch.tensor([rates.weight(optimizer, n) for n in range(iterations + 1)])
     grid = [10, 255, 256, 257, 600]
-    average = rates.WeightedAverage(problem, weights.double(), grid)
-    for theta in path:
-        average.add(theta)
-    for row, N in zip(average.values(), grid, strict=True):
+    rows = rates.weighted_averages(problem, weights.double(), grid, path)
+    for row, N in zip(rows, grid, strict=True):
         for r in range(replicas):
             top = bottom = 0.0
             for n in range(N + 1):

@@ -13,7 +13,7 @@ from mlmcgrad.paper.runs import folder as records
 def test_round_trip(tmp_path: Path) -> None:
     records.write_json(tmp_path / "new" / "a.json", {"β": [1.5, None]})
     assert records.read_json(tmp_path / "new" / "a.json") == {"β": [1.5, None]}
-    records.write_lines(tmp_path / "m.jsonl", [{"n": 1}, {"n": 2}])
+    (tmp_path / "m.jsonl").write_bytes(records.as_line({"n": 1}) + records.as_line({"n": 2}))
     assert records.read_lines(tmp_path / "m.jsonl") == [{"n": 1}, {"n": 2}]
 
 

@@ -156,32 +156,29 @@ def accuracy(
     ladder, estimator = sorted(ladder), gradient.estimator
     if not isinstance(estimator, (MLMC, MLMCSum, Average)):
         raise TypeError(f"gradient.estimator must be MLMC, MLMCSum or Average, got {estimator!r}")
-    field = "length" if isinstance(estimator, Average) else "truncation"
+    plain = isinstance(estimator, Average)
     change: Any = partial(dataclasses.replace, estimator)
-    every = [change(**{field: float(truncation)}) for truncation in ladder]
-    draws: list[tuple[Callable[[int], Lengths], int]] = []  # of the strata
-    for each, length in zip(every, ladder, strict=True):
-        if isinstance(each, Average):
-            draws.append((partial(each.draw, n=None, generator=generator), length))
-        elif each is every[-1]:  # its levels are those of all truncations
-            draws += [
-                (partial(_at_level, each, level), steps) for _, level, steps in outcomes(each)
-            ]
+    every = [change(**{"length" if plain else "truncation": float(each)}) for each in ladder]
+    draws: list[tuple[Callable[[int], Lengths], int]]  # of the strata
+    if plain:
+        draws = [(partial(e.draw, n=None, generator=generator), int(e.length)) for e in every]
+    else:  # the levels of the last one are those of all truncations
+        last = outcomes(every[-1])
+        draws = [(partial(_at_level, every[-1], level), steps) for _, level, steps in last]
     strata: list[Stratum] = []
     for lengths, length in draws:
         strata.append(sampler.draw(lengths, length))
         report(len(strata) / len(draws))
     rungs = []
     for i, (each, truncation) in enumerate(zip(every, ladder, strict=True)):
-        single = isinstance(each, Average)
-        levels = [(1.0, 0, truncation)] if single else outcomes(each)
+        levels = [(1.0, 0, truncation)] if plain else outcomes(each)
         steps = each.draw(replicates, None, generator).longest.double()
         rungs.append(
             LadderRung(
                 truncation=float(truncation),
                 length=levels[-1][2],
                 shares=tuple(share for share, _, _ in levels),
-                strata=(i,) if single else tuple(range(len(levels))),
+                strata=(i,) if plain else tuple(range(len(levels))),
                 cost=float(steps.mean()),
                 expected_cost=each.expected_length(),
             )

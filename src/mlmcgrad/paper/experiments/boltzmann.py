@@ -17,45 +17,26 @@ curves where the one with fewer Gibbs steps ends.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from rich.console import Console
 
 from mlmcgrad._files import write_atomically
-from mlmcgrad.kernels import Gibbs
 from mlmcgrad.paper.experiments.folder import Findings, simulated
-from mlmcgrad.paper.experiments.machines import (
-    CHAINS,
-    HIDDEN,
-    LABELS,
-    SCALE,
-    STEP_SIZE,
-    Hidden,
-    PartitionGradient,
-    ceiling,
-    log_likelihood,
-    pictures,
-)
+from mlmcgrad.paper.experiments.machines import CHAINS, LABELS, ceiling, pictures, train
 from mlmcgrad.paper.experiments.plots import COLOURS, CYCLE, log_axes, panels, print_path, table
 from mlmcgrad.paper.experiments.reproduce.claims import student_interval
 from mlmcgrad.paper.experiments.settings import BoltzmannSettings, Pictures, Preset
-from mlmcgrad.paper.runs.pool import Report
 
 _SLOW = ("mlmc-sum", "mlmc-persistent", "exact")  # and not part of the published benchmark
 _SLOWEST = "average"  # has one seed
 _REFERENCES = (_SLOWEST, "exact")  # not part of the comparison
 _ITERATES = ("last", "averaged")
-_POINTS = 50  # of a curve
-_SAMPLES = 16
-_LATE = 3.0  # η
-_STREAMS = 1000  # seeds of generators are this many times the seed of the run, and a few more
 
 
 @dataclass(frozen=True)
@@ -97,60 +78,6 @@ def run(settings: BoltzmannSettings, console: Console) -> dict[str, Any]:
         _draw_samples(settings.out, findings)
         print_path(draw(settings.out, findings), console)
     return findings.summary
-
-
-def train(
-    report: Report, *, data: Pictures, method: str, iterations: int, chains: int, seed: int
-) -> dict[str, Any]:
-    """Train one machine.
-
-    Args:
-        report: called with the fraction of the work done.
-        data: name of the pictures.
-        method: name of the method, of `LABELS`.
-        iterations: steps of the optimizer.
-        chains: number of chains per estimate.
-        seed: of the machine's start, the same for all methods, and of its chains.
-
-    Returns:
-        `data`, `method`, `seed`; `curve`: for some iterations, the Gibbs steps per chain and the
-        processor seconds so far, and the mean log-likelihood of the last and of the averaged
-        iterate; `samples`: exact draws of the last machine.
-    """
-    rows = pictures(data)
-    number = list(LABELS).index(method)
-    start = torch.Generator().manual_seed(_STREAMS * seed)
-    generator = torch.Generator().manual_seed(_STREAMS * seed + 1 + number)
-    machine = Gibbs.of_size(rows.shape[1], HIDDEN, scale=SCALE, generator=start)
-    averaged = Gibbs(*(parameter.detach().clone() for parameter in machine.parameters))
-    estimate = PartitionGradient(method, machine, rows, chains, generator)
-    optimizer = torch.optim.SGD(machine.parameters, lr=STEP_SIZE)
-    every = max(1, iterations // _POINTS)
-    curve, steps, seconds = [], 0, 0.0
-    for n in range(1, iterations + 1):
-        begin = time.process_time()
-        optimizer.zero_grad()
-        machine.free_energy(rows).mean().backward()
-        steps += estimate.backward()
-        optimizer.step()
-        share = (_LATE + 1.0) / (n + _LATE)
-        with torch.no_grad():
-            for mean, parameter in zip(averaged.parameters, machine.parameters, strict=True):
-                mean.lerp_(parameter, share)
-        seconds += time.process_time() - begin
-        if n % every == 0 or n == iterations:
-            curve.append(
-                {
-                    "iteration": n,
-                    "steps": steps / chains,
-                    "seconds": seconds,
-                    "last": log_likelihood(machine, rows),
-                    "averaged": log_likelihood(averaged, rows),
-                }
-            )
-            report(n / iterations)
-    samples = Hidden(machine).sample(_SAMPLES, generator).long().tolist()
-    return {"data": data, "method": method, "seed": seed, "curve": curve, "samples": samples}
 
 
 def summarise(parts: dict[str, Any]) -> Findings:

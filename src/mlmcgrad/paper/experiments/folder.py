@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
+from mlmcgrad._files import write_atomically
 from mlmcgrad.paper.experiments.settings import SimulationSettings
 from mlmcgrad.paper.runs import folder as records
 from mlmcgrad.paper.runs.pool import Part, forget, run_parts
@@ -37,7 +38,7 @@ class Findings:
 
     def write(self, folder: Path) -> None:
         """Write metrics.jsonl, and then summary.json, which says that the run is complete."""
-        records.write_lines(folder / records.METRICS, self.rows)
+        write_atomically(folder / records.METRICS, b"".join(map(records.as_line, self.rows)))
         records.write_json(folder / records.SUMMARY, self.summary)
 
 

@@ -1,4 +1,4 @@
-"""Restricted Boltzmann machines for `boltzmann`: data, exact likelihood, gradients of log Z.
+"""Restricted Boltzmann machines for `boltzmann`: data, likelihood, training, gradients of log Z.
 
 With few hidden units everything is known by enumeration of the 2^q hidden states:
 
@@ -27,6 +27,7 @@ Reference:
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -45,6 +46,7 @@ from mlmcgrad.lengths import Lengths
 from mlmcgrad.measure import Measure
 from mlmcgrad.paper.datasets import digits
 from mlmcgrad.paper.experiments.settings import Pictures
+from mlmcgrad.paper.runs.pool import Report
 
 Array: TypeAlias = NDArray[Any]
 
@@ -54,33 +56,29 @@ HIDDEN, STEP_SIZE, SCALE, CHAINS = 16, 0.1, 0.1, 1000
 STEPS = 7  # Gibbs steps per chain and iteration, for the comparison
 TRUNCATION = 128  # MLMC with T = 128 makes 7 of them on average
 CONTINUATION = 0.56774  # so does the sum form with this; with 1/2 it would make 4.5
-LABELS = {
-    "cd-1": "CD-1",
-    "cd-7": "CD-7",
-    "pcd-1": "PCD-1",
-    "pcd-7": "PCD-7",
-    "ucd": "UCD",
-    "mlmc": "MLMC",
-    "mlmc-sum": "MLMCSum",
-    "mlmc-persistent": "PCD + MLMC",
-    "average": "average-128",
-    "exact": "exact",
+_SEVEN = Average(1, burn_in=STEPS - 1)
+_MLMC = MLMC(TRUNCATION, assignment="balanced")
+METHODS: dict[str, tuple[str, Estimator | None]] = {
+    "cd-1": ("CD-1", Average(1)),
+    "cd-7": ("CD-7", _SEVEN),
+    "pcd-1": ("PCD-1", Average(1)),
+    "pcd-7": ("PCD-7", _SEVEN),
+    "ucd": ("UCD", Average(1)),
+    "mlmc": ("MLMC", _MLMC),
+    "mlmc-sum": ("MLMCSum", MLMCSum(TRUNCATION, CONTINUATION, assignment="balanced")),
+    "mlmc-persistent": ("PCD + MLMC", _MLMC),
+    "average": ("average-128", Average(TRUNCATION)),
+    "exact": ("exact", None),
 }
-"""The methods, in the order in which they are shown."""
+"""Label and estimator of each method, in the order in which they are shown."""
+LABELS = {name: label for name, (label, _) in METHODS.items()}
 
+_CURVE = 50  # points
+_SAMPLES = 16
+_LATE = 3.0  # η of the averaged iterate, see `boltzmann.py`
+_STREAMS = 1000  # seeds of generators are this many times the seed of the run, and a few more
 _CHUNK = 2**13  # states are small
 _POINTS = 4096  # in a measure of coupled chains, so that the overhead of passing it on is small
-_SHORT = {"1": Average(1), str(STEPS): Average(1, burn_in=STEPS - 1)}
-_MLMC = MLMC(TRUNCATION, assignment="balanced")
-_ESTIMATORS: dict[str, Estimator] = {
-    **{f"cd-{steps}": estimator for steps, estimator in _SHORT.items()},
-    **{f"pcd-{steps}": estimator for steps, estimator in _SHORT.items()},
-    "ucd": Average(1),
-    "mlmc": _MLMC,
-    "mlmc-sum": MLMCSum(TRUNCATION, CONTINUATION, assignment="balanced"),
-    "mlmc-persistent": _MLMC,
-    "average": Average(TRUNCATION),
-}
 
 
 def pictures(name: Pictures) -> Tensor:
@@ -142,12 +140,66 @@ def log_likelihood(machine: Gibbs, data: Tensor) -> float:
     return float(-double.free_energy(data.double()).mean() - Hidden(double).log_partition)
 
 
+def train(
+    report: Report, *, data: Pictures, method: str, iterations: int, chains: int, seed: int
+) -> dict[str, Any]:
+    """Train one machine.
+
+    Args:
+        report: called with the fraction of the work done.
+        data: name of the pictures.
+        method: name of the method, of `METHODS`.
+        iterations: steps of the optimizer.
+        chains: number of chains per estimate.
+        seed: of the machine's start, the same for all methods, and of its chains.
+
+    Returns:
+        `data`, `method`, `seed`; `curve`: for some iterations, the Gibbs steps per chain and the
+        processor seconds so far, and the mean log-likelihood of the last and of the averaged
+        iterate; `samples`: exact draws of the last machine.
+    """
+    rows = pictures(data)
+    number = list(METHODS).index(method)
+    start = torch.Generator().manual_seed(_STREAMS * seed)
+    generator = torch.Generator().manual_seed(_STREAMS * seed + 1 + number)
+    machine = Gibbs.of_size(rows.shape[1], HIDDEN, scale=SCALE, generator=start)
+    averaged = Gibbs(*(parameter.detach().clone() for parameter in machine.parameters))
+    estimate = PartitionGradient(method, machine, rows, chains, generator)
+    optimizer = torch.optim.SGD(machine.parameters, lr=STEP_SIZE)
+    every = max(1, iterations // _CURVE)
+    curve, steps, seconds = [], 0, 0.0
+    for n in range(1, iterations + 1):
+        begin = time.process_time()
+        optimizer.zero_grad()
+        machine.free_energy(rows).mean().backward()
+        steps += estimate.backward()
+        optimizer.step()
+        share = (_LATE + 1.0) / (n + _LATE)
+        with torch.no_grad():
+            for mean, parameter in zip(averaged.parameters, machine.parameters, strict=True):
+                mean.lerp_(parameter, share)
+        seconds += time.process_time() - begin
+        if n % every == 0 or n == iterations:
+            curve.append(
+                {
+                    "iteration": n,
+                    "steps": steps / chains,
+                    "seconds": seconds,
+                    "last": log_likelihood(machine, rows),
+                    "averaged": log_likelihood(averaged, rows),
+                }
+            )
+            report(n / iterations)
+    samples = Hidden(machine).sample(_SAMPLES, generator).long().tolist()
+    return {"data": data, "method": method, "seed": seed, "curve": curve, "samples": samples}
+
+
 class PartitionGradient:
     """An estimate of ∇log Z, added to `.grad` of a machine's parameters.
 
     Args:
-        method: name of the method, of `LABELS`. CD, UCD and MLMC start new chains at random rows of
-            the data for every estimate; persistent chains (PCD) continue from their last states.
+        method: name of the method, of `METHODS`. CD, UCD and MLMC start new chains at random rows
+            of the data for every estimate; persistent chains (PCD) continue from their last states.
         machine: the machine that is trained.
         data: rows at which chains start.
         chains: number of chains.
@@ -161,11 +213,11 @@ class PartitionGradient:
         self.persistent = method.startswith("pcd") or method == "mlmc-persistent"
         self.states: Tensor | None = None  # of persistent chains
         self.gradient: MarkovGradient | None = None  # None: exact
-        if method != "exact":
+        if (estimator := METHODS[method][1]) is not None:
             self.gradient = MarkovGradient(
                 Coupled(machine) if method == "ucd" else machine,
                 machine.loss,
-                _ESTIMATORS[method],
+                estimator,
                 parameters=machine.parameters,
                 chunk=_CHUNK,
             )
@@ -262,7 +314,8 @@ def maximally_coupled(
     p, q = (1.0 / (1.0 + np.exp(-logits)) for logits in (first, second))
     constant = (np.logaddexp(0.0, first) - np.logaddexp(0.0, second)).sum(1)
     pair = _Pair(p, q, first - second, constant)
-    x = (_uniforms(first, rng) < pair.p).astype(first.dtype)
+    # Uniforms in the precision of the logits, as those of `Gibbs` are.
+    x = (rng.random(first.shape, dtype=first.dtype) < pair.p).astype(first.dtype)
     # P(x)/Q(x) is small enough: x may be the draw of both.
     apart = rng.standard_exponential(len(x)) < pair.log_ratio(x)
     y, todo = x.copy(), (apart, apart)
@@ -271,7 +324,8 @@ def maximally_coupled(
         if not len(rows):
             break
         # Common uniforms keep chains that have not met close to each other.
-        u, some, left = _uniforms(first[rows], rng), _Pair(*(field[rows] for field in pair)), []
+        u = rng.random(first[rows].shape, dtype=first.dtype)
+        some, left = _Pair(*(field[rows] for field in pair)), []
         for out, law, sign, mine in ((x, some.p, 1.0, todo[0]), (y, some.q, -1.0, todo[1])):
             drawn = (u < law).astype(first.dtype)
             refused = rng.standard_exponential(len(rows)) >= sign * some.log_ratio(drawn)
@@ -294,12 +348,6 @@ class _Pair(NamedTuple):
         """Return the log-ratios of x, (rows,)."""
         ratio: Array = (x * self.difference).sum(1) - self.constant
         return ratio
-
-
-def _uniforms(like: Array, rng: np.random.Generator) -> Array:
-    # In the precision of the logits, as those of `Gibbs` are.
-    uniforms: Array = rng.random(like.shape, dtype=like.dtype)
-    return uniforms
 
 
 def _measure(pieces: list[tuple[Array, Array, float]]) -> Measure:

@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mlmcgrad._files import write_atomically
+from mlmcgrad.paper.runs.process import printable
 
 # Distinguishable with any colour vision (Okabe and Ito); a method has the same colour everywhere.
 COLOURS = {
@@ -47,7 +48,6 @@ MARKERS = {
 }
 # For everything else, in this order.
 CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != 10}
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 STYLE: Any = {
@@ -141,14 +141,4 @@ def print_path(path: Path, console: Console, what: str = "figure") -> None:
 def print_text(text: str, console: Console, style: str | None = None) -> None:
     """Print a text as it is: brackets are no markup, control characters are shown as codes."""
     plain: Any = {"markup": False, "emoji": False, "highlight": False}
-    console.print(visible(text), style=style, soft_wrap=True, **plain)
-
-
-def visible(text: str) -> str:
-    r"""Replace control characters, which a terminal would obey, by their codes.
-
-    Example:
-        >>> visible("\x1b[31mred")
-        '\\x1b[31mred'
-    """
-    return text.translate(_CONTROLS)
+    console.print(printable(text), style=style, soft_wrap=True, **plain)

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -135,16 +136,21 @@ def train(
     chosen = make_optimizer(optimizer, problem.theta)
     gradient = make_gradient(problem, power(TRUNCATION, alpha))
     weights = torch.tensor([weight(chosen, n) for n in range(iterations + 1)], dtype=torch.float64)
-    average = WeightedAverage(problem, weights, log_grid(iterations))
-    start, transitions = problem.start(START), 0
-    for n in range(1, iterations + 1):
-        average.add(problem.theta)
-        problem.theta.grad = None
-        transitions += gradient.backward(start, problem.theta, n=n, generator=generator).transitions
-        chosen.step()
-        if n % max(1, iterations // _REPORTS) == 0:
-            report(n / iterations)
-    average.add(problem.theta)
+    start, grid, transitions = problem.start(START), log_grid(iterations), 0
+
+    def path() -> Iterator[Tensor]:
+        nonlocal transitions
+        for n in range(1, iterations + 1):
+            yield problem.theta.detach().clone()
+            problem.theta.grad = None
+            estimate = gradient.backward(start, problem.theta, n=n, generator=generator)
+            transitions += estimate.transitions
+            chosen.step()
+            if n % max(1, iterations // _REPORTS) == 0:
+                report(n / iterations)
+        yield problem.theta.detach().clone()
+
+    values = [average.tolist() for average in weighted_averages(problem, weights, grid, path())]
     level = None
     if alpha == 0.0:
         ends = problem.biased_minima(problem.theta.detach(), int(TRUNCATION), START)
@@ -152,9 +158,9 @@ def train(
     return {
         "optimizer": optimizer,
         "alpha": alpha,
-        "N": average.grid,
-        "values": average.values().tolist(),
-        "weights": weights.cumsum(0)[average.grid].tolist(),
+        "N": grid,
+        "values": values,
+        "weights": weights.cumsum(0)[grid].tolist(),
         "transitions": transitions / replicas,
         "level": level,
     }
@@ -197,46 +203,25 @@ def log_grid(iterations: int) -> list[int]:
     return sorted({round(iterations * 10.0 ** (-i / 8.0)) for i in range(count)})
 
 
-class WeightedAverage:
-    """The average over the random iterate R of each replica, without drawing R.
+def weighted_averages(
+    problem: Sticky, weights: Tensor, grid: list[int], path: Iterable[Tensor]
+) -> Iterator[Tensor]:
+    """Yield the average over the random iterate R of each replica, for each N of a grid.
 
-    Given the path θ_0 … θ_N, R has P(R = n) ∝ w_n = γ_{n+1} λ_{n+1}, so exactly
+    Given the path θ_0 … θ_N, (replicas, 2) each, R has P(R = n) ∝ w_n = γ_{n+1} λ_{n+1}, so without
+    drawing R exactly
 
         E[‖∇V(θ_R)‖² | path] = Σ_{n≤N} w_n ‖∇V(θ_n)‖² / Σ_{n≤N} w_n,
 
     for every N of an increasing grid from the same path.
     """
-
-    def __init__(self, problem: Sticky, weights: Tensor, grid: list[int]) -> None:
-        self.problem, self.weights, self.grid = problem, weights, grid
-        self._sums = weights.cumsum(0)
-        self._block: list[Tensor] = []
-        self._n = 0  # θ_0 … θ_{n−1} are in the total
-        self._total = torch.zeros(len(problem.theta), dtype=torch.float64)
-        self._averages: list[Tensor] = []
-
-    def add(self, theta: Tensor) -> None:
-        """Add the next iterate, (replicas, 2)."""
-        self._block.append(theta.detach().clone())
-        if len(self._block) == 256:  # gradients are computed for many iterates at once
-            self._flush()
-
-    def values(self) -> Tensor:
-        """Return the averages, (grid, replicas)."""
-        self._flush()
-        return torch.stack(self._averages)
-
-    def _flush(self) -> None:
-        count = len(self._block)
-        if not count:
-            return
-        theta = torch.stack(self._block)  # (iterates, replicas, 2)
-        squares = self.problem.gradient(theta.flatten(0, 1)).square().sum(-1).view(count, -1)
-        sums = (self.weights[self._n : self._n + count, None] * squares).cumsum(0) + self._total
-        for N in self.grid:
-            if self._n <= N < self._n + count:
-                self._averages.append(sums[N - self._n] / self._sums[N])
-        self._total, self._block, self._n = sums[-1], [], self._n + count
+    norms, iterates, n, total = weights.cumsum(0), iter(path), 0, torch.zeros(())
+    while block := list(islice(iterates, 256)):  # gradients are computed for many iterates at once
+        theta, end = torch.stack(block), n + len(block)  # (iterates, replicas, 2)
+        squares = problem.gradient(theta.flatten(0, 1)).square().sum(-1).view(len(block), -1)
+        sums = (weights[n:end, None] * squares).cumsum(0) + total
+        yield from (sums[N - n] / norms[N] for N in grid if n <= N < end)
+        n, total = end, sums[-1]
 
 
 @cache  # the smoothness is a maximum over a grid, which takes seconds
@@ -269,13 +254,6 @@ def rate(name: Name, alpha: float) -> theory.Rate:
     return getattr(theory.rates, _METHODS[name])(-GAMMA.exponent, alpha)
 
 
-def _informative_from(name: Name, alpha: float, problem: theory.Assumptions) -> int | None:
-    """Return the first power of ten ≤ 1e18 at which the bound is below G² ≥ ‖∇V‖²."""
-    N = [10**k for k in range(1, 19)]
-    total = bound(name, alpha, N, problem, exact=2**10).total  # integrals instead of long sums
-    return next((n for n, value in zip(N, total, strict=True) if value < problem.G**2), None)
-
-
 def _summarise(results: dict[str, Any]) -> Findings:
     """Return one row per run and N; the summary has one entry per run."""
     problem, names = constants()
@@ -299,8 +277,8 @@ def fit(N: list[int], values: NDArray[np.float64]) -> tuple[float, float]:
     Returns:
         The slope, and its delete-one-group jackknife standard error.
     """
-    chosen = _last_decade(N)
-    x, y = [N[i] for i in chosen], values[chosen]
+    x = [n for n in N if 10 * n >= N[-1]]
+    y = values[-len(x) :]
     groups = np.array_split(np.arange(y.shape[1]), _GROUPS)
     without = np.array(
         [fit_power(x, np.delete(y, group, axis=1).mean(1).tolist()).slope for group in groups]
@@ -357,7 +335,10 @@ def _summary(
     name, alpha, N = result["optimizer"], result["alpha"], result["N"]
     slope, error = fit(N, np.array(result["values"]))
     order = rate(name, alpha)
-    decade = [N[i] for i in _last_decade(N)]
+    decade = [n for n in N if 10 * n >= N[-1]]
+    powers = [10**k for k in range(1, 19)]
+    limits = bound(name, alpha, powers, problem, exact=2**10).total  # integrals, not long sums
+    below = (n for n, limit in zip(powers, limits, strict=True) if limit < problem.G**2)
     final, half = lines[-1]["measured"], 1.96 * lines[-1]["standard_error"]
     summary = {
         "optimizer": name,
@@ -375,17 +356,12 @@ def _summary(
         "final": final,
         "final_interval": [final - half, final + half],
         "final_bound": lines[-1]["bound"],
-        "bound_below_G2_from": _informative_from(name, alpha, problem),
+        "bound_below_G2_from": next(below, None),
         "transitions": result["transitions"],
     }
     if result["level"] is not None:
         summary |= {"level": float(np.mean(result["level"])), "recent": lines[-1]["recent"]}
     return summary
-
-
-def _last_decade(N: list[int]) -> list[int]:
-    """Return the positions in the grid over which the slope is fitted."""
-    return [i for i, n in enumerate(N) if 10 * n >= N[-1]]
 
 
 def _shape(N: int, exponent: float, log_power: float) -> float:
@@ -413,7 +389,14 @@ def draw(folder: Path, findings: Findings) -> Path:
             log_axes(bottom)
         bounds[0].set_ylabel("bound of E‖∇V(θ_R)‖²")
         measured[0].set_ylabel("measured E‖∇V(θ_R)‖² (bands: 95 % for the mean)")
-        _add_legends(bounds[0], measured[0])
+        black, grey, left = COLOURS["theory"], COLOURS["short"], measured[0]
+        left.plot([], [], "--", color=black, lw=1.4, label="predicted rate")
+        left.plot([], [], "-.", color=grey, lw=1.4, label="α = 0: level of its bias")
+        left.plot([], [], color=grey, lw=1.0, label="α = 0: latest iterates only")
+        left.legend(loc="lower left", fontsize=8.5)
+        bounds[0].plot([], [], ":", color=black, lw=2.2, label="evaluated bound")
+        bounds[0].plot([], [], color=black, lw=0.8, label="G², without a theorem")
+        bounds[0].legend(fontsize=8.5)
     return folder / "rates.png"
 
 
@@ -433,17 +416,6 @@ def _draw_run(axes: Axes, run: dict[str, Any], rows: list[dict[str, Any]]) -> No
     else:
         axes.axhline(run["level"], ls="-.", color=colour, lw=1.4)
         axes.plot(N, [r["recent"] for r in rows], color=colour, lw=1.0)
-
-
-def _add_legends(bounds: Axes, measured: Axes) -> None:
-    black, grey = COLOURS["theory"], COLOURS["short"]
-    measured.plot([], [], "--", color=black, lw=1.4, label="predicted rate")
-    measured.plot([], [], "-.", color=grey, lw=1.4, label="α = 0: level of its bias")
-    measured.plot([], [], color=grey, lw=1.0, label="α = 0: latest iterates only")
-    bounds.plot([], [], ":", color=black, lw=2.2, label="evaluated bound")
-    bounds.plot([], [], color=black, lw=0.8, label="G², without a theorem")
-    measured.legend(loc="lower left", fontsize=8.5)
-    bounds.legend(fontsize=8.5)
 
 
 def show(summary: dict[str, Any], console: Console) -> None:

@@ -22,7 +22,7 @@ import json
 import logging
 import os
 import platform
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -35,7 +35,6 @@ from mlmcgrad._files import write_atomically
 
 CONFIG, METRICS, SUMMARY, LOCK = "config.json", "metrics.jsonl", "summary.json", "lock"
 CHECKPOINTS, PARTS = "checkpoints", "parts"
-_JSON: dict[str, Any] = {"ensure_ascii": False, "allow_nan": False}
 _LOG = logging.getLogger(__name__)
 _COMMON = (CONFIG, METRICS, SUMMARY, CHECKPOINTS, PARTS)
 _REMEDY = "name another folder with --out, or move what is there aside with --force"
@@ -49,21 +48,12 @@ def as_record(config: Any) -> dict[str, Any]:
 
 def write_json(path: Path, record: Any) -> None:
     """Write a JSON file atomically, making its folder if need be."""
-    write_atomically(path, _encoded(json.dumps(record, indent=2, **_JSON)))
+    write_atomically(path, as_line(record, indent=2))
 
 
-def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write one JSON object per line, atomically."""
-    write_atomically(path, b"".join(map(as_line, rows)))
-
-
-def as_line(row: Mapping[str, Any]) -> bytes:
-    """Return one line of a file with one JSON object per line."""
-    return _encoded(json.dumps(row, **_JSON))
-
-
-def _encoded(text: str) -> bytes:
+def as_line(record: Any, indent: int | None = None) -> bytes:
     r"""Return JSON in UTF-8; other bytes of a path become \udc80 to \udcff, as JSON spells them."""
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False, indent=indent)
     return f"{text}\n".encode(errors="backslashreplace")
 
 

@@ -1,4 +1,4 @@
-"""A process that runs something long: signals, progress bars, threads.
+"""A process that runs something long: signals, progress bars, texts for a terminal, threads.
 
 SIGINT, SIGTERM and SIGHUP are requests: a run stops within a second and can be resumed. A process
 gets SIGHUP when its terminal is closed. Where SIGHUP is ignored, as under nohup, it stays ignored.
@@ -6,6 +6,7 @@ gets SIGHUP when its terminal is closed. Where SIGHUP is ignored, as under nohup
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 REQUESTS = tuple(
     signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 RESUME = "continue with the same command and --resume"
 
 
@@ -127,6 +129,16 @@ def bars(console: Console | None, *numbers: str) -> Progress:
         transient=True,
         disable=console is None or not console.is_terminal,
     )
+
+
+def printable(text: str) -> str:
+    r"""Replace control characters, which a terminal would obey, by their codes.
+
+    Example:
+        >>> printable("\x1b[31mred")
+        '\\x1b[31mred'
+    """
+    return _CONTROL.sub(lambda found: ascii(found.group())[1:-1], text)
 
 
 @contextmanager

@@ -148,30 +148,25 @@ def find(reproductions: Sequence[Reproduction]) -> list[ReproductionFindings]:
     names = [_DATASETS.get(each.dataset, each.dataset) for each in reproductions]
     often = Counter(names)
     return [
-        _find(each, f"{name} ({each.folder.resolve().name})" if often[name] > 1 else name)
+        ReproductionFindings(
+            name=f"{name} ({each.folder.resolve().name})" if often[name] > 1 else name,
+            about=_about(each),
+            seeds=len({run.seed for run in each.runs}),
+            runs=len(each.runs),
+            claims=evaluate(each),
+            diagnostics=diagnose(each),
+            final=tuple(
+                _final(run)
+                for optimizer in OPTIMIZERS
+                for method in LABELS
+                for run in each.of(method, optimizer)
+                if run.tests
+            ),
+            failed=tuple((r.name, r.error or "not finished") for r in each.runs if not r.complete),
+            curves=measure_curves(each),
+        )
         for name, each in zip(names, reproductions, strict=True)
     ]
-
-
-def _find(reproduction: Reproduction, name: str) -> ReproductionFindings:
-    runs = reproduction.runs
-    return ReproductionFindings(
-        name=name,
-        about=_about(reproduction),
-        seeds=len({run.seed for run in runs}),
-        runs=len(runs),
-        claims=evaluate(reproduction),
-        diagnostics=diagnose(reproduction),
-        final=tuple(
-            _final(run)
-            for optimizer in OPTIMIZERS
-            for method in LABELS
-            for run in reproduction.of(method, optimizer)
-            if run.tests
-        ),
-        failed=tuple((r.name, r.error or "not finished") for r in runs if not r.complete),
-        curves=measure_curves(reproduction),
-    )
 
 
 def _about(reproduction: Reproduction) -> dict[str, Any]:

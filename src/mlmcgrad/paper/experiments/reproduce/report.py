@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -77,16 +78,12 @@ def write(reproductions: Sequence[Reproduction], out: Path) -> list[Reproduction
     # The numbers first: a figure that cannot be drawn loses none of them.
     records.write_json(out / records.SUMMARY, summary)
     write_atomically(out / CLAIMS, claims.encode())
-    drawings = [
-        figures.draw(each, folder / _slug(each.name) if len(findings) > 1 else folder)
-        for each in findings
-    ]
+    drawings = []
+    for each in findings:
+        slug = re.sub(r"\W|_", "-", each.name.lower()).strip("-")
+        drawings.append(figures.draw(each, folder / slug if len(findings) > 1 else folder))
     write_atomically(out / REPORT, render(findings, drawings, grids).encode())
     return findings
-
-
-def _slug(name: str) -> str:
-    return "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-")
 
 
 def pictures(reproduction: Reproduction) -> dict[str, bytes]:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from mlmcgrad.paper.experiments.plots import visible
 from mlmcgrad.paper.experiments.reproduce.claims import (
     BUDGETS,
     FAILS,
@@ -26,6 +25,7 @@ from mlmcgrad.paper.experiments.reproduce.claims import (
 )
 from mlmcgrad.paper.experiments.reproduce.findings import Diagnostics, ReproductionFindings
 from mlmcgrad.paper.experiments.reproduce.settings import LABELS, OPTIMIZERS
+from mlmcgrad.paper.runs.process import printable
 
 NONE = "–"
 # The symbol of a verdict, and its style in the page.
@@ -341,7 +341,7 @@ def markdown(value: object) -> str:
         >>> markdown("<b> [a](b)")
         '&lt;b&gt; \\[a\\](b)'
     """
-    text = html.escape(visible(str(value)).replace("\n", " "), quote=False)
+    text = html.escape(printable(str(value)).replace("\n", " "), quote=False)
     return re.sub(r"([\\`*_\[\]|])", r"\\\1", text)
 
 
@@ -352,7 +352,7 @@ def code(value: object) -> str:
         >>> code("mlmcgrad `x`")
         "`mlmcgrad 'x'`"
     """
-    return f"`{visible(str(value)).replace('`', chr(39)).replace(chr(10), ' ')}`"
+    return f"`{printable(str(value)).replace('`', chr(39)).replace(chr(10), ' ')}`"
 
 
 def setting(value: Any) -> str:
