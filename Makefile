@@ -11,7 +11,7 @@ JOBS   ?= 2
 .PHONY: help setup test faults mutants lint demo bench docs core clean
 
 help:
-	@echo "make demo   the paper on embedded data: training, claims, figures, a report"
+	@echo "make demo   the paper in small, in about half a minute: a table and a report"
 	@echo "make test   the whole test suite"
 	@echo "make faults processes killed, full disks, damaged files, odd options: more trials than in make test"
 	@echo "make mutants  small bugs planted in the mathematics, one by one: the tests must see each"
@@ -23,9 +23,13 @@ help:
 
 setup: $(STAMP)
 
+define CHECK
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mlmcgrad needs Python 3.11 or newer; name one with make PYTHON=...")'
+endef
+
 # The stamp is written last: an interrupted installation is simply done again.
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mlmcgrad needs Python 3.11 or newer; name one with make PYTHON=...")'
+	@$(CHECK)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
@@ -46,8 +50,15 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-demo: $(STAMP)
-	$(BIN)/mlmcgrad reproduce --preset quick --resume
+# The demo needs neither the test tools nor those of the site.
+$(VENV)/.paper: pyproject.toml constraints.txt
+	@$(CHECK)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -e $(STAMP) || $(BIN)/python -m pip install --quiet -c constraints.txt -e '.[paper]'
+	@touch $@
+
+demo: $(VENV)/.paper
+	@$(BIN)/mlmcgrad reproduce --preset minute --resume
 
 # JAX, BlackJAX and pyERGM are only the other side of a comparison: they live in an environment of their own.
 $(BENCH)/.installed: pyproject.toml constraints.txt

@@ -45,13 +45,16 @@ if TYPE_CHECKING:
     from mlmcgrad.mixed.result import Fit, FitStep
     from mlmcgrad.paper.datasets import Dataset
 
-DESCRIPTION = "Multilevel Monte Carlo gradients through a Markov chain; --version: which version."
+_ABOUT = "mlmcgrad fits models whose gradient is an expectation over hidden variables."
+_FIRST = "mlmcgrad reproduce --preset minute"
+# What each command has in common with others comes last in its help.
+_LAST = ("out", "resume", "force", "jobs", "dask", "device")
 _FIT_FILES = ("fit.json", "table.txt", "random_effects.csv", "fit.png", "fit.svg")
 
 
 @dataclass(frozen=True)
 class FitSettings:
-    """Fit a mixed-effects model: the maximum of its exact likelihood, with a certificate."""
+    """Fit a mixed-effects model by exact maximum likelihood."""
 
     data: tyro.conf.Positional[Path]
     """CSV file with a header; rows with a missing value in a column of the formula are left out."""
@@ -105,22 +108,32 @@ class DataSettings:
 
 COMMANDS: dict[str, tuple[type, str]] = {
     "fit": (FitSettings, "cli.commands:fit"),
-    "reproduce": (Reproduce, "paper.experiments.reproduce.run:run"),
+    "train": (training.Config, "cli.commands:train"),
     "data": (DataSettings, "cli.commands:data"),
-    "boltzmann": (BoltzmannSettings, "paper.experiments.boltzmann:run"),
+    "plan": (PlanSettings, "paper.experiments.plan:run"),
     "demo": (DemoSettings, "paper.experiments.demo:run"),
+    "bound": (BoundSettings, "paper.experiments.bound:run"),
+    "reproduce": (Reproduce, "paper.experiments.reproduce.run:run"),
+    "report": (Report, "paper.experiments.reproduce.report:run"),
+    "boltzmann": (BoltzmannSettings, "paper.experiments.boltzmann:run"),
     "scaling": (ScalingSettings, "paper.experiments.scaling:run"),
     "rates": (RatesSettings, "paper.experiments.rates:run"),
-    "bound": (BoundSettings, "paper.experiments.bound:run"),
-    "train": (training.Config, "cli.commands:train"),
-    "plan": (PlanSettings, "paper.experiments.plan:run"),
-    "report": (Report, "paper.experiments.reproduce.report:run"),
 }
 """The settings of each command, and the function (`module:name`) called with them and a console."""
+GROUPS = {
+    "Fit models": ("fit",),
+    "Train": ("train", "data"),
+    "Plan and check": ("plan", "demo", "bound"),
+    "The paper": ("reproduce", "report", "boltzmann", "scaling", "rates"),
+}
+"""The commands as the overview groups them."""
 
 
 def main(arguments: list[str]) -> int:
     """Run a command and return its exit code: 0, or 2 for an error."""
+    if arguments in ([], ["-h"], ["--help"]):
+        sys.stdout.write(overview())
+        return 0
     if arguments == ["--version"]:
         sys.stdout.write(f"mlmcgrad {mlmcgrad.__version__}\n")
         return 0
@@ -140,6 +153,18 @@ def main(arguments: list[str]) -> int:
         say(f"memory ran out ({wanted}); ask for less at a time")
         return 2
     return 0
+
+
+def overview() -> str:
+    """Return what `mlmcgrad` prints without arguments: all commands, one line each."""
+    lines = [_ABOUT, "", "First try, half a minute on two cores:", f"  {_FIRST}"]
+    for group, names in GROUPS.items():
+        lines += ["", group]
+        for name in names:
+            about, *_ = re.split("[;\n]", COMMANDS[name][0].__doc__ or "")
+            lines.append(f"  {name:10} {about.rstrip('.')}")
+    lines += ["", "mlmcgrad COMMAND --help lists the options of a command; mlmcgrad --version."]
+    return "\n".join(lines) + "\n"
 
 
 def train(config: training.Config, console: Console) -> dict[str, Any]:
@@ -299,20 +324,44 @@ def parse(arguments: list[str]) -> tuple[str, Any]:
     """Return the name of the command and the settings that its options make."""
     # tyro makes twins that check nothing, so that `main` prints what settings refuse, in one line:
     # tyro would put it into a box, after the name of a class that no user knows.
-    twins: dict[str, Any] = {
-        name: type(kind.__name__, (kind,), {"__post_init__": _accept, "__doc__": kind.__doc__})
-        for name, (kind, _) in COMMANDS.items()
-    }
+    wanted = arguments[:1] if {"-h", "--help"} & set(arguments) else []
+    twins: dict[str, Any] = {}
+    for name, (kind, _) in COMMANDS.items():
+        known = kind.__dataclass_fields__  # type: ignore[attr-defined]
+        own = {
+            "__post_init__": _accept,
+            "__doc__": _described(kind) if name in wanted else kind.__doc__,
+            "__dataclass_fields__": {n: known[n] for n in sorted(known, key=_place)},
+        }
+        twins[name] = type(kind.__name__, (kind,), own)
     options: Any = tyro.extras.subcommand_cli_from_dict(
         twins,
         prog="mlmcgrad",
-        description=DESCRIPTION,
+        description=_ABOUT,
         args=arguments,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
     )
     (name,) = (name for name, twin in twins.items() if twin is type(options))
     values = {field: _expanded(value) for field, value in vars(options).items()}
     return name, COMMANDS[name][0](**values)
+
+
+def _place(option: str) -> int:
+    return 1 + _LAST.index(option) if option in _LAST else 0
+
+
+def _described(kind: type) -> str:
+    """Return the docstring of settings with the text of each option as one line.
+
+    From attributes, tyro takes the line breaks of the source too.
+    """
+    from docstring_parser import parse_from_object
+
+    texts: dict[str, str] = {}
+    for each in reversed(kind.__mro__[:-1]):
+        texts |= {p.arg_name: p.description or "" for p in parse_from_object(each).params}
+    lines = [f"    {name}: {' '.join(text.split())}" for name, text in texts.items()]
+    return "\n".join([kind.__doc__ or "", "", "Args:", *lines])
 
 
 def _expanded(value: Any) -> Any:
