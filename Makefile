@@ -8,7 +8,7 @@ CORE   := .venv-core
 # Two test processes with one thread each: torch's own threads would fight them for the cores.
 JOBS   ?= 2
 
-.PHONY: help setup test faults mutants lint demo bench docs core clean
+.PHONY: help setup test faults mutants lint demo bench docs dist core clean
 
 help:
 	@echo "make demo   the paper in small, in about half a minute: a table and a report"
@@ -18,7 +18,8 @@ help:
 	@echo "make lint   ruff and mypy"
 	@echo "make bench  speed against what one would use instead, as ratios"
 	@echo "make docs   the documentation as a site, in site/"
-	@echo "make core   the library in an environment with torch and NumPy only: imports, tests"
+	@echo "make dist   source archive and wheel, in dist/"
+	@echo "make core   the wheel in an environment with torch and NumPy only: imports, README, tests"
 	@echo "make setup  only create .venv"
 
 setup: $(STAMP)
@@ -72,14 +73,20 @@ bench: $(BENCH)/.installed
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+dist: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist >/dev/null
+	$(BIN)/twine check --strict dist/*
+
 # The library without its extras: whoever installs `mlmcgrad` alone gets torch and NumPy.
 $(CORE)/.installed: pyproject.toml constraints.txt
 	test -x $(CORE)/bin/python || $(PYTHON) -m venv $(CORE)
-	$(CORE)/bin/python -m pip install --quiet -c constraints.txt -e . pytest pytest-timeout hypothesis
+	$(CORE)/bin/python -m pip install --quiet -c constraints.txt torch numpy pytest pytest-timeout hypothesis
 	@touch $@
 
-core: $(CORE)/.installed
+core: $(CORE)/.installed dist
+	$(CORE)/bin/python -m pip install --quiet --force-reinstall --no-deps dist/*.whl
 	OMP_NUM_THREADS=1 $(CORE)/bin/python tests/core.py
 
 clean:
-	rm -rf $(VENV) $(BENCH) $(CORE) site runs
+	rm -rf $(VENV) $(BENCH) $(CORE) dist site runs
