@@ -1,13 +1,18 @@
-"""What MkDocs cannot do from `docs/` alone: the API reference, and the figures in `results/`.
+"""What MkDocs cannot do from `docs/` alone: API pages, notebooks, the gallery, committed figures.
 
 There is a page for each public module, and an index with their first lines; a module appears as
-soon as it is in its folder. Pages link to committed figures by their path in the repository, which
-is replaced by their place in the site. MkDocs calls `on_…`, Griffe calls `Docstrings`.
+soon as it is in its folder. A page whose Python blocks are a program can be downloaded as a
+notebook, whose outputs are the `text` blocks that tests hold to what the program prints. The
+gallery is made from the docstrings of `examples/`. Pages link to committed figures by their path in
+the repository, which is replaced by their place in the site. MkDocs calls `on_…`, Griffe calls
+`Docstrings`.
 """
 
 from __future__ import annotations
 
 import ast
+import base64
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -19,6 +24,9 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "mlmcgrad"
+PROGRAM = re.compile(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", flags=re.DOTALL)
+IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)(?:\{[^}]*\})?")
+GALLERY = "<!-- examples -->"
 COMBINED = re.compile(r"(?<=[\u0300-\u036f])_")
 IN_REPOSITORY, IN_SITE = "../../results/", "committed/"  # seen from the pages in docs/results
 ALL = ("*",)
@@ -101,8 +109,65 @@ def figures() -> set[str]:
     return {name for page in pages for name in link.findall(page.read_text(encoding="utf-8"))}
 
 
+def with_notebook(page: str) -> bool:
+    """Return whether a page can be downloaded as a notebook."""
+    return page.startswith("tutorials/") or page == "five-minutes.md"
+
+
+def notebook(text: str, folder: Path) -> dict[str, Any]:
+    """Make a notebook from the text of a page; `folder` is where its pictures are found."""
+    cells: list[dict[str, Any]] = []
+
+    def add(kind: str, source: str, **more: Any) -> None:
+        name = f"cell-{len(cells)}"
+        cells.append({"cell_type": kind, "id": name, "metadata": {}, "source": source, **more})
+
+    def prose(part: str) -> None:
+        attachments: dict[str, Any] = {}
+
+        def attach(found: re.Match[str]) -> str:
+            path = folder / found[2]
+            kind = "image/svg+xml" if path.suffix == ".svg" else "image/png"
+            attachments[path.name] = {kind: base64.b64encode(path.read_bytes()).decode()}
+            return f"![{found[1]}](attachment:{path.name})"
+
+        part = IMAGE.sub(attach, part)
+        part = re.sub(r"\[([^\]]+)\](?:\((?!attachment:|https?:)[^)]+\)|\[[\w.]+\])", r"\1", part)
+        if part.strip():
+            add("markdown", part.strip(), **({"attachments": attachments} if attachments else {}))
+
+    place = count = 0
+    for found in PROGRAM.finditer(text):
+        prose(text[place : found.start()])
+        place, count = found.end(), count + 1
+        shown = {"output_type": "stream", "name": "stdout", "text": found[2]}
+        outputs = [shown] if found[2] else []
+        add("code", found[1].rstrip("\n"), execution_count=count, outputs=outputs)
+    prose(text[place:])
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    return {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def gallery() -> str:
+    """Describe the examples: their docstrings, with the picture that they draw."""
+    parts = []
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        title, _, rest = text.partition("\n\n")
+        picture = re.search(r"draws (\w+\.png)", " ".join(text.split()))
+        image = f'![{title}](figures/{picture[1]}){{ width="480" }}\n\n' if picture else ""
+        parts.append(f"## {title.rstrip('.')}\n\n`python examples/{path.name}`\n\n{image}{rest}\n")
+    return "\n".join(parts)
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Make the pages, and add the figures."""
+    """Make the pages and the notebooks, and add the figures."""
+    for page in list(files.documentation_pages()):
+        if with_notebook(page.src_uri):
+            source = ROOT / "docs" / page.src_uri
+            made = notebook(source.read_text(encoding="utf-8"), source.parent)
+            name = f"notebooks/{source.stem}.ipynb"
+            files.append(File.generated(config, name, content=json.dumps(made, indent=1)))
     for name in sorted(figures()):
         path = str(ROOT / "results" / name)
         files.append(File.generated(config, f"results/{IN_SITE}{name}", abs_src_path=path))
@@ -114,9 +179,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Let links to committed figures point into the site."""
-    inside = page.file.src_uri.startswith("results/")
-    return markdown.replace(IN_REPOSITORY, IN_SITE) if inside else markdown
+    """Link to committed figures and notebooks in the site, and fill in the gallery."""
+    uri = page.file.src_uri
+    if uri.startswith("results/"):
+        markdown = markdown.replace(IN_REPOSITORY, IN_SITE)
+    if with_notebook(uri):
+        place = f"{'../' * uri.count('/')}notebooks/{Path(uri).stem}.ipynb"
+        link = f"[Download this page as a notebook]({place}){{ download }}"
+        title, _, rest = markdown.partition("\n\n")
+        markdown = f"{title}\n\n{link}\n\n{rest}"
+    return markdown.replace(GALLERY, gallery())
 
 
 class Docstrings(griffe.Extension):

@@ -1,6 +1,7 @@
-"""What `make core` runs: the core imports and passes its tests with torch and NumPy only.
+"""What `make core` runs: the installed wheel with torch and NumPy only.
 
-Test tools aside, nothing else may be installed: an import of an extra fails here.
+Its modules are imported, the README's example is run, and some tests. Test tools aside, nothing
+else may be installed: an import of an extra fails here.
 """
 
 from __future__ import annotations
@@ -58,15 +59,20 @@ def modules() -> list[str]:
 
 
 def main() -> int:
-    """Import every module of the core, then run its tests."""
+    """Import every module of the core, run the README's example, then tests of the core."""
     # torch itself needs filelock and jinja2.
     present = [name for name in EXTRAS if find_spec(name) and name not in ("filelock", "jinja2")]
     if present:
         sys.stderr.write(f"not a bare environment: {', '.join(present)} can be imported\n")
         return 1
     for name in modules():
-        import_module(name)
+        path = import_module(name).__file__ or ""
+        if PACKAGE.parent in Path(path).parents:
+            sys.stderr.write(f"{name} is that of the source tree, not that of the wheel\n")
+            return 1
     sys.stdout.write(f"{len(modules())} modules imported\n")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    exec(compile(readme.split("```python\n")[1].split("```")[0], "README.md", "exec"), {})
     sys.path.insert(0, str(ROOT))
     return pytest.main(["-p", "no:cacheprovider", *(str(ROOT / "tests" / test) for test in TESTS)])
 

@@ -1,52 +1,81 @@
 """What the README and the examples say is run."""
 
+import contextlib
+import io
 import json
 import re
 import runpy
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from mlmcgrad.cli.commands import COMMANDS
+from mlmcgrad.cli.commands import COMMANDS, parse
 from mlmcgrad.paper.experiments.reproduce import report
 from tests.paper.experiments.reproduce.fabricated import read_back
+from tests.test_docs import same
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_quick_start_fits_the_model() -> None:
-    """Run as it stands. The NLL per point, with the integral on a grid, falls from 2.2 to 1.86."""
-    (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    setup, training = code.split("for n in range")
-    namespace: dict[str, Any] = {}
-    line = torch.linspace(-4.0, 4.0, 201)
+PROGRAM = re.compile(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", flags=re.DOTALL)
 
-    def nll() -> float:
-        energy = namespace["energy"]
-        with torch.no_grad():
-            log_z = energy(torch.cartesian_prod(line, line)).neg().logsumexp(0)
-            return float(energy(namespace["data"]).mean() + log_z + 2.0 * (line[1] - line[0]).log())
 
+def _contraception() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    district = np.repeat(np.arange(30), 20)
+    age, urban = rng.standard_normal(600), rng.integers(0, 2, 600)
+    logit = 0.5 * urban - 0.3 * age + 0.8 * rng.standard_normal(30)[district]
+    use = (rng.random(600) < 1.0 / (1.0 + np.exp(-logit))).astype(int)
+    return pd.DataFrame({"use": use, "age": age, "urban": urban, "district": district})
+
+
+def test_the_blocks_are_one_program_that_prints_what_they_say() -> None:
+    """Run as they stand; `data` of the last one are a reader's own."""
+    blocks = PROGRAM.findall(README)
+    assert len(blocks) == README.count("```python") == 4
+    namespace: dict[str, Any] = {"data": _contraception()}
+    printed = []
     with torch.random.fork_rng():
-        torch.manual_seed(0)
-        exec(compile(setup, "README.md", "exec"), namespace)
-        assert nll() > 2.1
-        exec(compile(f"for n in range{training}", "README.md", "exec"), namespace)
-    assert nll() < 1.9
+        for code, _ in blocks:
+            output = io.StringIO()
+            with contextlib.redirect_stdout(output):
+                exec(compile(code, "README.md", "exec"), namespace)
+            printed.append(output.getvalue())
+    example, training, plan, fit = printed
+    assert same(example, blocks[0][1])
+    assert not training
+    assert "MLMCSum" in plan
+    assert "Use " in plan
+    assert "Certificate holds" in fit
+    problem = namespace["problem"]
+    assert problem.objective() < namespace["mg"].problems.finite_chain().objective() - 0.1
 
 
-def test_the_readme_is_short() -> None:
-    assert len(README.splitlines()) <= 120
+def test_the_first_example_is_short() -> None:
+    """What a stranger reads: fifteen lines of code, a page of a hundred and ten."""
+    first, *_ = (code for code, _ in PROGRAM.findall(README))
+    assert len([line for line in first.splitlines() if line]) <= 15
+    assert len(README.splitlines()) <= 110
+
+
+def test_every_command_named_can_be_given() -> None:
+    for name, options in re.findall(r"`mlmcgrad (\w+)([^`]*)`", README):
+        arguments = options.replace("FORMULA", "'y ~ x + (1 | g)'")
+        if arguments or name == "demo":
+            assert parse([name, *shlex.split(arguments)])[0] == name
 
 
 def test_every_make_target_named_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     named = set(re.findall(r"\bmake (\w+)", README))
-    assert {"demo", "test", "bench"} <= named
+    assert {"demo", "test", "docs"} <= named
     for target in named:
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
 
@@ -58,7 +87,7 @@ def test_every_path_and_command_named_exists() -> None:
     for path in (*paths, *links):
         assert (ROOT / path).exists(), path
     commands = set(re.findall(r"`mlmcgrad (\w+)", README))
-    assert {"demo", "train", "reproduce"} <= commands <= set(COMMANDS)
+    assert {"demo", "fit"} <= commands <= set(COMMANDS)
 
 
 def test_no_tracked_file_is_large() -> None:

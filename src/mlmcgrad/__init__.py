@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mlmcgrad.gradient import MarkovGradient
     from mlmcgrad.store import Store
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _HOME = {
     "MLMC": "estimators",

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import mlmcgrad
-from mlmcgrad.cli.commands import COMMANDS, main
+from mlmcgrad.cli.commands import COMMANDS, main, parse
 
 HELP = """
 import sys
@@ -73,10 +73,35 @@ def test_the_help_of_train_fits_two_screens(
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"mlmcgrad {mlmcgrad.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"]])
+def test_without_a_command_there_is_an_overview(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line for each command, none wider than a terminal, and a first command that works."""
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    named = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != "m"]
+    assert named == list(COMMANDS)
+    assert all(len(line) <= 80 for line in lines)
+    (first,) = (line.split()[1:] for line in lines if line.startswith("  mlmcgrad "))
+    assert parse(first)[0] == "reproduce"
+    assert "--version" in lines[-1]
+
+
+def test_common_options_come_first_in_the_help(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the text of an option is one paragraph, whatever the line breaks of the source are."""
+    monkeypatch.setenv("COLUMNS", "300")
     with pytest.raises(SystemExit):
-        main(["--help"])
+        main(["reproduce", "--help"])
     said = capsys.readouterr().out
-    assert all(name in said for name in ("--version", *COMMANDS))
+    shown = re.findall(r"(?m)^\W --(\w+)", said)
+    assert shown[:4] == ["preset", "dataset", "optimizer", "methods"]
+    assert shown[-6:] == ["out", "resume", "force", "jobs", "dask", "device"]
+    assert "such as tcp://host:8786, or local:4 to start" in said
 
 
 @pytest.mark.parametrize(("kind", "target"), COMMANDS.values(), ids=list(COMMANDS))

@@ -34,12 +34,15 @@ if TYPE_CHECKING:
     from mlmcgrad.mixed.result import Fit, FitStep
     from mlmcgrad.paper.datasets import Dataset
 
-DESCRIPTION = "Multilevel Monte Carlo gradients through a Markov chain; --version: which version."
+_ABOUT = "mlmcgrad fits models whose gradient is an expectation over hidden variables."
+_FIRST = "mlmcgrad reproduce --preset minute"
+# What each command has in common with others comes last in its help.
+_LAST = ("out", "resume", "force", "jobs", "dask", "device")
 
 
 @dataclass(frozen=True)
 class FitSettings:
-    """Fit a mixed-effects model: the maximum of its exact likelihood, with a certificate."""
+    """Fit a mixed-effects model by exact maximum likelihood."""
 
     files: ClassVar = ("fit.json", "table.txt", "random_effects.csv", "fit.png", "fit.svg")
 
@@ -95,22 +98,32 @@ class DataSettings:
 
 COMMANDS: dict[str, tuple[type, str]] = {
     "fit": (FitSettings, "cli.commands:fit"),
-    "reproduce": (reproduce.Reproduce, "paper.experiments.reproduce.run:run"),
+    "train": (training.Config, "cli.commands:train"),
     "data": (DataSettings, "cli.commands:data"),
-    "boltzmann": (experiments.BoltzmannSettings, "paper.experiments.boltzmann:run"),
+    "plan": (experiments.PlanSettings, "paper.experiments.plan:run"),
     "demo": (experiments.DemoSettings, "paper.experiments.demo:run"),
+    "bound": (experiments.BoundSettings, "paper.experiments.bound:run"),
+    "reproduce": (reproduce.Reproduce, "paper.experiments.reproduce.run:run"),
+    "report": (reproduce.Report, "paper.experiments.reproduce.report:run"),
+    "boltzmann": (experiments.BoltzmannSettings, "paper.experiments.boltzmann:run"),
     "scaling": (experiments.ScalingSettings, "paper.experiments.scaling:run"),
     "rates": (experiments.RatesSettings, "paper.experiments.rates:run"),
-    "bound": (experiments.BoundSettings, "paper.experiments.bound:run"),
-    "train": (training.Config, "cli.commands:train"),
-    "plan": (experiments.PlanSettings, "paper.experiments.plan:run"),
-    "report": (reproduce.Report, "paper.experiments.reproduce.report:run"),
 }
 """The settings of each command, and the function (`module:name`) called with them and a console."""
+GROUPS = {
+    "Fit models": ("fit",),
+    "Train": ("train", "data"),
+    "Plan and check": ("plan", "demo", "bound"),
+    "The paper": ("reproduce", "report", "boltzmann", "scaling", "rates"),
+}
+"""The commands as the overview groups them."""
 
 
 def main(arguments: list[str]) -> int:
     """Run a command and return its exit code: 0, or 2 for an error."""
+    if arguments in ([], ["-h"], ["--help"]):
+        sys.stdout.write(overview())
+        return 0
     if arguments == ["--version"]:
         sys.stdout.write(f"mlmcgrad {mlmcgrad.__version__}\n")
         return 0
@@ -131,6 +144,18 @@ def main(arguments: list[str]) -> int:
         say(f"memory ran out ({wanted}); ask for less at a time")
         return 2
     return 0
+
+
+def overview() -> str:
+    """Return what `mlmcgrad` prints without arguments: all commands, one line each."""
+    lines = [_ABOUT, "", "First try, half a minute on two cores:", f"  {_FIRST}"]
+    for group, names in GROUPS.items():
+        lines += ["", group]
+        for name in names:
+            about, *_ = re.split("[;\n]", COMMANDS[name][0].__doc__ or "")
+            lines.append(f"  {name:10} {about.rstrip('.')}")
+    lines += ["", "mlmcgrad COMMAND --help lists the options of a command; mlmcgrad --version."]
+    return "\n".join(lines) + "\n"
 
 
 def train(config: training.Config, console: Console) -> dict[str, Any]:
@@ -275,22 +300,44 @@ def parse(arguments: list[str]) -> tuple[str, Any]:
     """Return the name of the command and the settings that its options make."""
     # tyro makes twins that check nothing, so that `main` prints what settings refuse, in one line:
     # tyro would put it into a box, after the name of a class that no user knows.
-    twins: dict[str, Any] = {
-        name: type(
-            kind.__name__, (kind,), {"__post_init__": lambda _: None, "__doc__": kind.__doc__}
-        )
-        for name, (kind, _) in COMMANDS.items()
-    }
+    wanted = arguments[:1] if {"-h", "--help"} & set(arguments) else []
+    twins: dict[str, Any] = {}
+    for name, (kind, _) in COMMANDS.items():
+        known = kind.__dataclass_fields__  # type: ignore[attr-defined]
+        own = {
+            "__post_init__": lambda _: None,
+            "__doc__": _described(kind) if name in wanted else kind.__doc__,
+            "__dataclass_fields__": {n: known[n] for n in sorted(known, key=_place)},
+        }
+        twins[name] = type(kind.__name__, (kind,), own)
     options: Any = tyro.extras.subcommand_cli_from_dict(
         twins,
         prog="mlmcgrad",
-        description=DESCRIPTION,
+        description=_ABOUT,
         args=arguments,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
     )
     (name,) = (name for name, twin in twins.items() if twin is type(options))
     values = {field: _expanded(value) for field, value in vars(options).items()}
     return name, COMMANDS[name][0](**values)
+
+
+def _place(option: str) -> int:
+    return 1 + _LAST.index(option) if option in _LAST else 0
+
+
+def _described(kind: type) -> str:
+    """Return the docstring of settings with the text of each option as one line.
+
+    From attributes, tyro takes the line breaks of the source too.
+    """
+    from docstring_parser import parse_from_object
+
+    texts: dict[str, str] = {}
+    for each in reversed(kind.__mro__[:-1]):
+        texts |= {p.arg_name: p.description or "" for p in parse_from_object(each).params}
+    lines = [f"    {name}: {' '.join(text.split())}" for name, text in texts.items()]
+    return "\n".join([kind.__doc__ or "", "", "Args:", *lines])
 
 
 def _expanded(value: Any) -> Any:

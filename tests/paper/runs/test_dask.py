@@ -32,8 +32,8 @@ def work(report: Report, kind: str, folder: str) -> Any:
         return "read"
     mark = path / f"{kind} was killed"
 
-    def watched(share: float) -> None:
-        report(share)
+    def watched(share: float, text: str) -> None:
+        report(share, text)
         if kind == "killed" and share > 0.5 and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)

@@ -1,7 +1,9 @@
 """Jobs in processes: results by name, saved one by one; errors, deaths and signals."""
 
+import io
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -89,6 +91,23 @@ def test_where_there_is_no_terminal_every_job_is_a_line(
 ) -> None:
     run_parts(square, {"p": {"x": 2}, "q": {"x": 3}}, tmp_path, Console(), jobs=1)
     assert capsys.readouterr().out == "p: done\nq: done\n"
+
+
+def half(report: Report, name: str) -> None:
+    report(0.5, f"{name} at one half, θ = 1")
+    time.sleep(1.0)  # several times as long as the bars take to notice it
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_terminal_has_a_bar_for_each_running_job(jobs: int) -> None:
+    terminal = Console(force_terminal=True, width=100, file=io.StringIO())
+    arguments = {name: {"name": name} for name in ("apples", "pears")}
+    assert len(list(run_jobs(half, arguments, terminal, jobs=jobs))) == 2
+    text = terminal.file.getvalue()  # type: ignore[attr-defined]
+    for name in arguments:
+        assert f"{name} at one half, θ = 1" in text
+    assert "0/2 done" in text
+    assert "done\n" not in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text.split("left")[-1])
 
 
 def interrupt(report: Report, number: int, folder: str) -> None:

@@ -157,9 +157,9 @@ def _config(dataset: Any, out: Path, **changes: Any) -> Config:
     return tiny.config(out, dataset=dataset, **changes)
 
 
-def _stopping(iteration: int) -> Callable[[float], None]:
+def _stopping(iteration: int) -> Callable[[float, str], None]:
     """Stop a run of 9 iterations after one of them."""
-    return lambda share: (
+    return lambda share, _: (
         signal.raise_signal(signal.SIGTERM) if round(9 * share) == iteration else None
     )
 

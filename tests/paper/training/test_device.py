@@ -40,7 +40,7 @@ def test_a_training_run_flushes(tmp_path: Path) -> None:
     seen: list[bool] = []
     train(
         tiny_runs.config(tmp_path),
-        report=lambda _: seen.append(flushing()),
+        report=lambda *_: seen.append(flushing()),
         _source=tiny_runs.source(),
     )
     assert seen

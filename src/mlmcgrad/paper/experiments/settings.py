@@ -74,7 +74,7 @@ class SimulationSettings(Grid, Experiment):
 
 @dataclass(frozen=True)
 class DemoSettings(Experiment):
-    """Bias, variance and cost of a short chain, a long average and MLMC, where they are known."""
+    """Measure bias, variance and cost where the exact gradient is known."""
 
     files: ClassVar = ("demo.png", "demo.svg", "bias-cost.png", "bias-cost.svg")
 
@@ -102,7 +102,7 @@ class DemoSettings(Experiment):
 
 @dataclass(frozen=True)
 class ScalingSettings(SimulationSettings):
-    """Proposition 1: bias, second and third moment and cost against T, MLMC and the average."""
+    """Measure bias, moments and cost against T, as in Proposition 1."""
 
     files: ClassVar = ("scaling.png", "scaling.svg")
 
@@ -111,7 +111,7 @@ class ScalingSettings(SimulationSettings):
 
 @dataclass(frozen=True)
 class RatesSettings(SimulationSettings):
-    """Theorems 1 to 3: E‖∇V(θ_R)‖² against N, with the predicted slope and the evaluated bound."""
+    """Measure convergence against the rates of Theorems 1 to 3."""
 
     files: ClassVar = ("rates.png", "rates.svg")
 
@@ -120,7 +120,7 @@ class RatesSettings(SimulationSettings):
 
 @dataclass(frozen=True)
 class BoundSettings(Experiment):
-    """Evaluate the theorems: constants, terms of the bound, rates, a recommendation.
+    """Evaluate the bounds of the theorems for your constants.
 
     γ_n = gamma-scale · n^(−gamma-exponent), T_n = truncation-scale · n^truncation-exponent.
     """
@@ -187,7 +187,7 @@ class BoundSettings(Experiment):
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """Choose the decoder's gradient for the model in the last checkpoint of a training."""
+    """Choose the gradient of a training from its last checkpoint."""
 
     files: ClassVar = ("plan.png", "plan.svg", "compare.png", "compare.svg")
 
@@ -232,7 +232,7 @@ Pictures: TypeAlias = Literal["bars", "digits"]
 
 @dataclass(frozen=True)
 class BoltzmannSettings(SimulationSettings):
-    """Boltzmann machines: exact log-likelihood against Gibbs steps, for CD, PCD, UCD and MLMC."""
+    """Train Boltzmann machines by CD, PCD, UCD and multilevel gradients."""
 
     files: ClassVar = ("boltzmann.png", "boltzmann.svg", "samples.png", "samples.svg", "table.md")
 

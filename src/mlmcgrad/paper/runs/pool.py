@@ -1,4 +1,4 @@
-"""Independent jobs on a `concurrent.futures` executor, with one progress bar.
+"""Independent jobs on a `concurrent.futures` executor, with progress bars.
 
     --jobs 1          one after another in this process
     --jobs N          in N processes of this machine
@@ -10,6 +10,7 @@ processes get a SIGTERM, so that a training can write a checkpoint first.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import multiprocessing
@@ -23,7 +24,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -41,11 +41,13 @@ from mlmcgrad.paper.runs.process import (
     threads,
 )
 
-Report: TypeAlias = Callable[[float], None]
+Report: TypeAlias = Callable[..., None]
+"""`report(share, text="")` shows which share of a job is done, and a short text beside its bar."""
 Part: TypeAlias = Callable[..., Any]
-"""`part(report, **arguments)`: a function of a module; `report(share)` says how much is done."""
+"""`part(report, **arguments)`: a function of a module."""
 Arguments: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Keyword arguments by the name of a job."""
+_Show: TypeAlias = Callable[[Mapping[str, tuple[float, str]]], None]
 
 _SAVED = f"everything finished is saved; {RESUME}"
 _POLL_SECONDS = 0.2
@@ -55,7 +57,15 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # numbers may de
 _GLIBC, _KEPT_BYTES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), "1000000000"
 # spawn: a forked process would inherit torch's threads in an undefined state
 _SPAWN = multiprocessing.get_context("spawn")
-_SHARES: Any = []  # in a worker process: how much of each job is done, in shared memory
+
+
+class _State(ctypes.Structure):
+    """Progress of a job, in memory that all processes share."""
+
+    _fields_ = (("share", ctypes.c_double), ("text", ctypes.c_char * 64))
+
+
+_STATES: Any = []  # in a worker process: one for each job
 
 
 @dataclass(frozen=True)
@@ -98,12 +108,23 @@ def run_jobs(
         Stopped: SIGINT, SIGTERM or SIGHUP, once every job has saved its state.
         ChildProcessError: a process was killed; the other jobs have saved their state.
     """
-    progress = bars(console, "{task.fields[done]}/{task.total:.0f}")
+    progress = bars(console, "{task.fields[text]}")
     total = len(arguments) + finished
-    task = progress.add_task("all", total=total, completed=finished, done=finished)
+    every = progress.add_task("all", total=total, text="")
+    tasks: dict[str, Any] = {}  # of the jobs that are running
+    shares: dict[str, float] = {}
 
-    def show(running: float) -> None:
-        progress.update(task, completed=finished + running, done=finished)
+    def show(states: Mapping[str, tuple[float, str]]) -> None:
+        for name, (share, text) in states.items():
+            shares[name] = share
+            if share > 0.0 and name not in tasks:
+                tasks[name] = progress.add_task(name, total=1.0, text="")
+            if share > 0.0:
+                progress.update(tasks[name], completed=share, text=text)
+            elif name in tasks:
+                progress.remove_task(tasks.pop(name))
+        done = finished + sum(shares.values())
+        progress.update(every, completed=done, text=f"{finished}/{total} done")
 
     with Signals() as signals, progress:
         if dask and arguments:
@@ -118,7 +139,7 @@ def run_jobs(
                 if job.error is not None or not console.is_terminal:
                     status = "done" if job.error is None else f"failed: {job.reason}"
                     _print(console, f"{job.name}: {status}")
-                show(0.0)
+                show({job.name: (0.0, "")})
                 yield job
         signals.raise_stopped(f"stopped, {_SAVED}")
 
@@ -177,12 +198,16 @@ def _print(console: Console, line: str) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _here(function: Part, arguments: Arguments, show: Report) -> Generator[Ended, None, None]:
+def _here(function: Part, arguments: Arguments, show: _Show) -> Generator[Ended, None, None]:
     with threads(1):
         for name, values in arguments.items():
+
+            def report(share: float, text: str = "", name: str = name) -> None:
+                show({name: (share, text)})
+
             try:
                 with interruptible():
-                    ended = Ended(name, function(show, **values))
+                    ended = Ended(name, function(report, **values))
             except Stopped as stopped:
                 raise Stopped(stopped.number, f"stopped, {_SAVED}") from None
             except Exception as error:
@@ -191,10 +216,15 @@ def _here(function: Part, arguments: Arguments, show: Report) -> Generator[Ended
 
 
 def _in_processes(
-    function: Part, arguments: Arguments, jobs: int, show: Report, signals: Signals
+    function: Part, arguments: Arguments, jobs: int, show: _Show, signals: Signals
 ) -> Generator[Ended, None, None]:
-    shares = _SPAWN.RawArray("d", len(arguments))
-    pool = ProcessPoolExecutor(min(jobs, len(arguments)), _SPAWN, _begin, (shares,))
+    states = _SPAWN.RawArray(_State, len(arguments))
+    pool = ProcessPoolExecutor(min(jobs, len(arguments)), _SPAWN, _begin, (states,))
+
+    def poll() -> None:
+        texts = [(state.share, state.text.decode(errors="ignore")) for state in states]
+        show(dict(zip(arguments, texts, strict=True)))
+
     others, complete = multiprocessing.active_children(), False
     try:
         with _starting():
@@ -205,7 +235,7 @@ def _in_processes(
             # The pool watches the processes that it knew at the last submit: without one more, it
             # would not notice that the last process was killed.
             pool.submit(_nothing, 0.0)
-        yield from _completed(futures, signals, lambda: show(sum(shares)))
+        yield from _completed(futures, signals, poll)
         complete = signals.number is None
     finally:
         if not complete:
@@ -280,10 +310,10 @@ def _mask(how: str, numbers: Iterable[int]) -> Iterable[int]:
     return signal.pthread_sigmask(getattr(signal, how), numbers)
 
 
-def _begin(shares: Any) -> None:
+def _begin(states: Any) -> None:
     """Prepare a worker process: Ctrl-C is for its parent, and it ends with its parent."""
-    global _SHARES
-    _SHARES = shares
+    global _STATES
+    _STATES = states
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _mask("SIG_UNBLOCK", REQUESTS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -296,13 +326,18 @@ def _end_with_parent() -> None:
 
 def _in_worker(index: int, name: str, function: Part, values: dict[str, Any]) -> Ended:
     """Do a job in a worker process, which ends if a signal stops the job."""
+    state = _STATES[index]
+
+    def report(share: float, text: str = "") -> None:
+        state.share, state.text = share, text.encode()[:64]
+
     try:
         with Signals(), interruptible():
-            return _job(name, function, partial(_SHARES.__setitem__, index), values)
+            return _job(name, function, report, values)
     except Stopped as stopped:
         os._exit(stopped.code)
     finally:
-        _SHARES[index] = 0.0
+        state.share = 0.0
 
 
 def _in_cluster(name: str, function: Part, values: dict[str, Any]) -> Ended:
@@ -327,7 +362,7 @@ def _job(name: str, function: Part, report: Report, values: dict[str, Any]) -> E
         return Ended(name, error=error)
 
 
-def _nothing(share: float) -> None:
+def _nothing(share: float, text: str = "") -> None:
     """Do nothing."""
 
 

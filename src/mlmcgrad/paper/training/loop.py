@@ -90,7 +90,7 @@ def train(
     config: Config | Settings,
     console: Console | None = None,
     *,
-    report: Callable[[float], None] | None = None,
+    report: Callable[[float, str], None] | None = None,
     _source: Source | None = None,
 ) -> Result:
     """Train a model, or resume a previous run.
@@ -98,7 +98,8 @@ def train(
     Args:
         config: the settings.
         console: where to show the progress; None shows nothing.
-        report: called after each iteration with the share of iterations that are done.
+        report: called after each iteration with the share of iterations that are done and a text,
+            the iteration and the last test NLL.
 
     Returns:
         The trained model and the numbers of `summary.json`.
@@ -133,7 +134,7 @@ def train(
                             agree(signals.number)
                             show()
                             if report is not None:
-                                report(n / settings.iterations)
+                                report(n / settings.iterations, _status(trainer))
                     return Result(trainer.model, settings.out, folder.finish())
                 except Stopped as stopped:
                     folder.save(trainer.state_dict())
@@ -143,14 +144,19 @@ def train(
                     raise _diverged(error, trainer) from error
 
 
-def _follow(trainer: Trainer, report: Callable[[float], None] | None) -> Result:
+def _status(trainer: Trainer) -> str:
+    nll = f", NLL {trainer.test['nll']:.2f}" if trainer.test is not None else ""
+    return f"iteration {trainer.iteration}/{trainer.settings.iterations}{nll}"
+
+
+def _follow(trainer: Trainer, report: Callable[[float, str], None] | None) -> Result:
     """Compute with the first process, and write nothing."""
     with Signals() as signals:
         same_state(trainer)
         for n in trainer:
             agree(signals.number, f"rank {current().rank} stopped after iteration {n}")
             if report is not None:
-                report(n / trainer.settings.iterations)
+                report(n / trainer.settings.iterations, _status(trainer))
     return Result(trainer.model, trainer.settings.out, trainer.where())
 
 

@@ -7,7 +7,14 @@ import pytest
 
 from mlmcgrad.paper.experiments.reproduce import run as reproduce
 from mlmcgrad.paper.experiments.reproduce.data import method_name
-from mlmcgrad.paper.experiments.reproduce.settings import PRESETS, Reproduce, decide, training_runs
+from mlmcgrad.paper.experiments.reproduce.settings import (
+    LABELS,
+    OPTIMIZERS,
+    PRESETS,
+    Reproduce,
+    decide,
+    training_runs,
+)
 from mlmcgrad.paper.runs.folder import as_record
 
 
@@ -20,7 +27,8 @@ def test_presets_are_what_the_paper_and_the_help_say() -> None:
         assert (run.truncation_scale, run.truncation_exponent) == (1.0, 0.5)
         assert (run.lr, run.rho1, run.rho2) == (0.001, 0.9, 0.999)
     for name, preset in PRESETS.items():
-        runs = training_runs(decide(Reproduce(preset=name)))
+        every: Any = {"optimizer": tuple(OPTIMIZERS), "methods": tuple(LABELS)}
+        runs = training_runs(decide(Reproduce(preset=name, **every)))
         br = runs["amsgrad-br-1"]
         assert br.tests_at(br.iterations)
         assert runs["adagrad-mlmc-rb-1"].rao_blackwell
@@ -43,7 +51,10 @@ def test_presets_are_what_the_paper_and_the_help_say() -> None:
         )
         assert runs["amsgrad-mlmc-1"].tests_at(br.iterations)  # so that N can be compared exactly
         assert runs["amsgrad-mlmc-1"].iterations == preset["stretch"] * preset["iterations"]
-        assert preset["seeds"] >= 3 or name == "smoke"
+        assert preset["seeds"] >= 3 or name in ("smoke", "minute")
+    assert list(training_runs(decide(Reproduce(preset="minute")))) == [
+        f"amsgrad-{method}-{seed}" for seed in (1, 2) for method in ("br", "mlmc")
+    ]
 
 
 def test_command_says_what_differs_from_the_preset() -> None:

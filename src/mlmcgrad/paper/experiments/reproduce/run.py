@@ -14,13 +14,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 from rich.console import Console
 
-from mlmcgrad.paper.experiments.plots import print_path, print_text
+from mlmcgrad.paper.experiments.plots import print_path, print_text, table
 from mlmcgrad.paper.experiments.reproduce import report
 from mlmcgrad.paper.experiments.reproduce.data import ERROR, name_damaged, read_reproduction
 from mlmcgrad.paper.experiments.reproduce.findings import ReproductionFindings
-from mlmcgrad.paper.experiments.reproduce.sentences import HEADLINES, statement, verdict
+from mlmcgrad.paper.experiments.reproduce.sentences import takeaways
 from mlmcgrad.paper.experiments.reproduce.settings import (
     FILES,
     LABELS,
@@ -40,6 +41,7 @@ Runs: TypeAlias = dict[str, training.Settings]
 # Settings that no number depends on.
 _FREE = ("out", "resume", "force", "jobs", "dask")
 OWNER = Owner("reproduce", (RUNS, *FILES))
+_SHOWN = ("br", "mlmc", "iwae")  # in the table that is printed; the report has all methods
 
 
 def run(options: Reproduce, console: Console) -> ReproductionFindings:
@@ -170,15 +172,22 @@ def _commit() -> str | None:
 
 
 def _print(findings: ReproductionFindings, folder: Path, console: Console) -> None:
-    """Print the main claims, each with the verdict for both optimizers, and where the rest is."""
-    lines = []
-    for subject in HEADLINES:
-        claims = [claim for claim in findings.claims if claim.subject == subject]
-        lines += [statement(subject)] if claims else []
-        lines += [f"    {OPTIMIZERS[claim.optimizer]}: {verdict(claim)}" for claim in claims]
-    lines.append(
-        f"number (95 % interval over {findings.seeds} seeds) verdict; all "
-        f"{len(findings.claims)} claims: {folder / report.CLAIMS}"
-    )
-    print_text("\n".join(lines), console)
+    """Print what equal budgets buy, the findings in a few sentences, and where the rest is."""
+    for optimizer, name in OPTIMIZERS.items():
+        every = {m: findings.curves.tests.get((optimizer, "nll", "evaluations", m)) for m in _SHOWN}
+        curves = {LABELS[m]: curve for m, curve in every.items() if curve is not None}
+        if len(curves) > 1:
+            least = max(curve.x[0] for curve in curves.values())
+            most = min(curve.x[-1] for curve in curves.values())
+            of = f"{findings.seeds} seed{'s' * (findings.seeds > 1)}"
+            title = f"Test NLL, nats per image ({name}, {of})"
+            shown = table(title, "network evaluations", *curves)
+            for budget in np.geomspace(least, most, 5):
+                values = [f"{curve.at(budget):.2f}" for curve in curves.values()]
+                shown.add_row(f"{budget:,.0f}", *values)
+            console.print(shown)
+    first, *others = takeaways(findings)
+    print_text(first, console, style="bold")
+    print_text("\n".join(others), console)
+    print_text(f"all {len(findings.claims)} claims: {folder / report.CLAIMS}", console)
     print_path(folder / report.REPORT, console, "report")

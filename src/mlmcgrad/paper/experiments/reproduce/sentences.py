@@ -30,22 +30,6 @@ from mlmcgrad.paper.runs.process import printable
 NONE = "–"
 # The symbol of a verdict, and its style in the page.
 VERDICTS = {HOLDS: ("✓", "yes"), FAILS: ("✗", "no"), UNDECIDED: ("?", "open")}
-# The main claims.
-HEADLINES = (
-    Subject("nll", "mlmc", "br", "evaluations"),
-    Subject("gradient", "mlmc", "br", "evaluations"),
-    Subject("nll", "mlmc", "br", "iteration"),
-    Subject("decay", "mlmc", "br", "iteration"),
-    Subject("rate", "mlmc", None, "iteration"),
-    Subject("budget", "mlmc", "br", "evaluations"),
-    Subject("nll", "mlmc-rb", "br", "evaluations"),
-    Subject("nll", "mlmc-rb", "iwae", "evaluations"),
-    Subject("nll", "mlmc", "iwae", "evaluations"),
-    Subject("nll", "mlmc", "iwae", "iteration"),
-    Subject("nll", "mlmc-is", "iwae", "evaluations"),
-    Subject("nll", "jsa", "iwae", "evaluations"),
-    Subject("nll", "jsa", "dreg", "evaluations"),
-)
 _PAPERS = ("mlmc", "br")  # in the paper
 _MULTILEVEL = ("mlmc", "mlmc-rb", "mlmc-is")
 # Unit of a budget, and phrases for an equal and for a smaller one.
@@ -176,6 +160,15 @@ def _count(lead: str, claims: Sequence[Claim], verdict: str = HOLDS) -> str:
     )
     if not claims:
         return ""
+    if len(claims) == 1:
+        (claim,) = claims
+        lead = lead.replace("multilevel gradients reach ", "multilevel gradients reaches ")
+        lead = lead.replace("multilevel gradients", LABELS[claim.method])
+        if claim.verdict != verdict:
+            lead += ": undecided" if undecided else ": the opposite is true"
+        interval = f", 95 % interval {number(claim.low)} to {number(claim.high)}"
+        size = f"{number(claim.value)} nats{interval if claim.low is not None else ''}"
+        return f"{lead} (difference {size})."
     if len(yes) == len(claims):
         every = "both" if len(claims) == 2 else f"all {len(claims)}"
         return f"{lead} in {every} cases (by {_sizes(yes)})."
@@ -190,7 +183,7 @@ def _count(lead: str, claims: Sequence[Claim], verdict: str = HOLDS) -> str:
 
 
 def _gradients(rates: Sequence[Claim], budgets: Sequence[Claim]) -> str:
-    if not rates or not budgets:
+    if not rates or len(budgets) < 2:
         return ""
     fast = sum(claim.verdict == HOLDS for claim in rates)
     smaller, larger = (sum(c.verdict == verdict for c in budgets) for verdict in (HOLDS, FAILS))
