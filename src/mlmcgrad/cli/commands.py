@@ -104,7 +104,7 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "demo": (experiments.DemoSettings, "paper.experiments.demo:run"),
     "bound": (experiments.BoundSettings, "paper.experiments.bound:run"),
     "reproduce": (reproduce.Reproduce, "paper.experiments.reproduce.run:run"),
-    "report": (reproduce.Report, "paper.experiments.reproduce.report:run"),
+    "report": (reproduce.ReportSettings, "paper.experiments.reproduce.report:run"),
     "boltzmann": (experiments.BoltzmannSettings, "paper.experiments.boltzmann:run"),
     "scaling": (experiments.ScalingSettings, "paper.experiments.scaling:run"),
     "rates": (experiments.RatesSettings, "paper.experiments.rates:run"),

@@ -22,7 +22,7 @@ from mlmcgrad.paper.experiments.reproduce.sentences import (
     statement,
     takeaways,
 )
-from mlmcgrad.paper.experiments.reproduce.settings import Report
+from mlmcgrad.paper.experiments.reproduce.settings import ReportSettings
 from mlmcgrad.paper.runs.folder import locked
 from tests.folders import content
 from tests.paper.experiments.reproduce import fabricated
@@ -83,7 +83,7 @@ def test_two_of_one_dataset(tmp_path: Path) -> None:
         fabricated.write(tmp_path / name, methods=("br",), seeds=1, pictures=False)
         for name in ("first", "second")
     ]
-    path = report.run(Report(tuple(folders), out=tmp_path / "both"), QUIET)
+    path = report.run(ReportSettings(tuple(folders), out=tmp_path / "both"), QUIET)
     assert "<h3>digits (first)</h3>" in path.read_text()
     assert (tmp_path / "both" / "figures" / "digits--second" / "main.png").exists()
 
@@ -92,12 +92,12 @@ def test_a_report_is_not_written_over_another_run(folder: Path, tmp_path: Path) 
     (tmp_path / "config.json").write_text('{"experiment": "train"}')
     (tmp_path / "summary.json").write_text("of the training")
     with pytest.raises(ValueError, match="holds a run of train, as its config"):
-        report.run(Report((folder,), out=tmp_path), QUIET)
+        report.run(ReportSettings((folder,), out=tmp_path), QUIET)
     assert (tmp_path / "summary.json").read_text() == "of the training"
 
 
 def _reports(folder: Path, out: Path, **settings: Any) -> dict[str, bytes]:
-    report.run(Report((folder,), out=out, **settings), QUIET)
+    report.run(ReportSettings((folder,), out=out, **settings), QUIET)
     return content(out)
 
 
@@ -118,18 +118,21 @@ def test_figures_of_the_user_are_kept(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures" / "main.png").write_bytes(b"mine")
     with pytest.raises(ValueError, match="holds figures, but no config"):
-        report.run(Report((folder,), out=tmp_path), QUIET)
+        report.run(ReportSettings((folder,), out=tmp_path), QUIET)
     assert content(tmp_path) == {"figures/main.png": b"mine"}
 
 
 def test_force_never_moves_what_is_reported(folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(folder, tmp_path / "copy")
     before = content(copy)
-    for settings in (Report((copy,), force=True), Report((copy,), out=copy / ".", force=True)):
+    for settings in (
+        ReportSettings((copy,), force=True),
+        ReportSettings((copy,), out=copy / ".", force=True),
+    ):
         report.run(settings, QUIET)
         assert content(copy) == before
     with pytest.raises(ValueError, match="is one of the reproductions and has a report of its own"):
-        report.run(Report((copy, folder), out=copy, force=True), QUIET)
+        report.run(ReportSettings((copy, folder), out=copy, force=True), QUIET)
     assert content(copy) == before
 
 
@@ -137,7 +140,7 @@ def test_force_never_moves_what_is_reported(folder: Path, tmp_path: Path) -> Non
 def test_one_process_at_a_time(folder: Path, name: str, tmp_path: Path) -> None:
     copy = shutil.copytree(folder, tmp_path / "copy")
     with locked(tmp_path / name), pytest.raises(ValueError, match="another process is using"):
-        report.run(Report((copy,), out=tmp_path / name), QUIET)
+        report.run(ReportSettings((copy,), out=tmp_path / name), QUIET)
 
 
 def test_markdown_has_every_claim_once(folder: Path) -> None:
@@ -312,7 +315,7 @@ def test_a_picture_is_a_png_file_of_the_reproduction(to: str, tmp_path: Path) ->
     with pytest.raises(
         ValueError, match=r"is damaged: it is not a PNG file inside .*; restore the"
     ):
-        report.run(Report((folder,)), QUIET)
+        report.run(ReportSettings((folder,)), QUIET)
     assert not (folder / "report.html").exists()
     assert not (folder / "summary.json").exists()
 
@@ -342,7 +345,7 @@ def test_the_numbers_are_written_before_the_figures(
 
     monkeypatch.setattr("mlmcgrad.paper.experiments.reproduce.figures.draw", fails)
     with pytest.raises(ValueError, match="cannot be drawn"):
-        report.run(Report((folder,), out=tmp_path / "out"), QUIET)
+        report.run(ReportSettings((folder,), out=tmp_path / "out"), QUIET)
     for name in ("summary.json", "claims.md"):
         assert (tmp_path / "out" / name).read_bytes() == (folder / name).read_bytes()
 

@@ -33,14 +33,14 @@ from mlmcgrad.paper.experiments.reproduce.findings import (
     find,
 )
 from mlmcgrad.paper.experiments.reproduce.sentences import note, number, paper, setting, spread
-from mlmcgrad.paper.experiments.reproduce.settings import FILES, LABELS, OPTIMIZERS, Report
+from mlmcgrad.paper.experiments.reproduce.settings import FILES, LABELS, OPTIMIZERS, ReportSettings
 from mlmcgrad.paper.runs import folder as records
 from mlmcgrad.paper.runs.folder import Owner, held
 
 REPORT, CLAIMS, FIGURES = FILES
 
 
-def run(config: Report, console: Console) -> Path:
+def run(config: ReportSettings, console: Console) -> Path:
     """Build the report of the named folders and return the path of the page."""
     reproductions = [read_reproduction(folder) for folder in config.folders]
     with _held(config):
@@ -50,7 +50,7 @@ def run(config: Report, console: Console) -> Path:
     return path
 
 
-def _held(config: Report) -> AbstractContextManager[object]:
+def _held(config: ReportSettings) -> AbstractContextManager[object]:
     """Hold the folder of the report: that of its only reproduction, or a separate one."""
     out = config.folder
     if out.resolve() not in [folder.resolve() for folder in config.folders]:

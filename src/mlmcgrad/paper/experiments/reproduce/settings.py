@@ -1,7 +1,8 @@
 """Settings of `mlmcgrad reproduce` and `mlmcgrad report`, and the training runs of each preset.
 
-`Reproduce` and `Report` hold the options as the command line takes them, `ReproduceSettings` adds
-the values of the preset. Nothing here imports torch, so that `mlmcgrad --help` answers at once.
+`Reproduce` and `ReportSettings` hold the options as the command line takes them,
+`ReproduceSettings` adds the values of the preset. Nothing here imports torch, so that
+`mlmcgrad --help` answers at once.
 
 BR-IWAE runs N iterations; the other methods are cheaper and run `stretch` times as many, so that
 budgets overlap. γ_n and T_n are functions of n alone, so the first N iterations of a longer run are
@@ -95,7 +96,7 @@ class Reproduce(Grid):
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportSettings:
     """Build the report of a reproduction from its run folders; several are shown side by side."""
 
     files: ClassVar = FILES
