@@ -105,7 +105,7 @@ def _plan(lengths: Sequence[int], cut: int = 0) -> Lengths:
 
 
 def _warnings(
-    lengths: Sequence[int], evaluations: int = 1, accepted: int = 1, cut: int = 0, **counts: int
+    lengths: Sequence[int], evaluations: int = 1, accepted: int = 1, cut: int = 0, **counts: Any
 ) -> list[str]:
     """The beginnings of what is said of chains of these lengths."""
     last = torch.zeros(len(lengths))

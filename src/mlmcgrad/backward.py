@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from operator import call
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 import torch.distributed as dist
@@ -25,8 +26,14 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from mlmcgrad.kernels.base import Context, Outcome, check_rows, check_unchanged, take, tensors_in
 from mlmcgrad.lengths import Lengths
-from mlmcgrad.measure import Measure
+from mlmcgrad.measure import Measure, read
 
+Result = TypeVar("Result")
+
+_MEMORY = (
+    "the memory of the device does not suffice for a chunk of states, so its halves are "
+    "differentiated one by one, which costs time in every call; lower chunk"
+)
 _REMEDY = (
     "call the bare module (its `.module`) in loss and kernel, and add up the gradients of the "
     "processes by mg.distributed.reduce(parameters) or mg.distributed.Sharded; or use `surrogate`, "
@@ -41,15 +48,19 @@ class WeightedBackward:
     A graph that several chunks share, because the loss uses a tensor that was computed from
     parameters outside of it, is kept until the last of them.
 
+    Where the memory of a device does not suffice for a chunk, its halves are differentiated.
+
     Args:
         loss: `loss(x, *context) -> (rows,)`.
         context: tensors have one row per chain.
         divisor: the number of chains for a mean over them, 1 for a sum.
         parameters: the tensors to differentiate; None finds the leaves of each graph.
         shared: whether others differentiate measures of the same loss afterwards.
+        scale: a factor of the gradients, so that they do not underflow in half precision. With
+            it, numbers that are not finite are not refused.
 
     Attributes:
-        value: Σ_j c_j loss(x_j) / divisor so far.
+        value: Σ_j c_j loss(x_j) / divisor, once `gradients` has read it.
         count: states that were differentiated so far.
     """
 
@@ -61,13 +72,16 @@ class WeightedBackward:
         divisor: int,
         parameters: tuple[Tensor, ...] | None,
         shared: bool = False,
+        scale: float | Tensor | None = None,
     ) -> None:
-        self.value, self.count = 0.0, 0
+        self.value, self.count = math.nan, 0
         self._loss, self._context, self._divisor = loss, context, divisor
-        self._fixed = parameters
+        self._fixed, self._scale = parameters, scale
         self._sums: dict[Tensor, Tensor] = {}
+        self._value: float | Tensor = 0.0
         # Whoever computed the context may differentiate its graph again.
         self._shared = shared or any(tensor.requires_grad for tensor in tensors_in(context))
+        self._outside = False
 
     def add_all(self, measures: Iterable[Measure]) -> None:
         """Differentiate measures in the parameters, one by one."""
@@ -75,56 +89,86 @@ class WeightedBackward:
         measure = next(waiting, None)
         while measure is not None:
             following = next(waiting, None)
-            self._differentiate(measure, (), last=following is None)
+            self._fitting(self._differentiate, measure, last=following is None)
             measure = following
 
     def add_with_slopes(self, measure: Measure) -> Tensor:
         """One measure; returns c_j ∂loss(x_j)/∂x_j / divisor as well, shaped like the points."""
-        points = measure.points.detach().requires_grad_()
-        measure = Measure(points, measure.owner, measure.coefficient)
-        (slopes,) = self._differentiate(measure, (points,), last=True)
-        return torch.zeros_like(points) if slopes is None else slopes
+
+        def slopes(part: Measure, last: bool) -> Tensor:
+            points = part.points.detach().requires_grad_()
+            part = Measure(points, part.owner, part.coefficient)
+            (found,) = self._differentiate(part, last, (points,))
+            return torch.zeros_like(points) if found is None else found
+
+        return torch.cat(self._fitting(slopes, measure, last=True))
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
         """The tensors that have a gradient, in the order in which autograd met them."""
         return tuple(self._sums) if self._fixed is None else self._fixed
 
-    def gradients(self) -> tuple[Tensor, ...]:
+    def gradients(self, read: Callable[..., list[float]] = read) -> tuple[Tensor, ...]:
         """One tensor for each of `parameters`; refuses numbers that are not finite.
+
+        Args:
+            read: reads numbers from a device; `Simulation.read` reads its own with them.
 
         Raises:
             ValueError: the loss was evaluated and depends on none of the parameters.
             FloatingPointError: the value or a gradient is not finite.
         """
-        check_value(self.value)
-        if self.count:
-            check_touched(self._fixed, self._sums)
         # Thinning may have left no state at all.
         gradients = tuple(
             self._sums[p].to(p.dtype) if p in self._sums else torch.zeros_like(p)
             for p in self.parameters
         )
-        check_gradients(gradients)
+        value = torch.as_tensor(self._value, dtype=torch.float64)
+        self.value, *sizes = read(value, *_sizes(gradients))
+        if self._scale is None:
+            check_value(self.value)
+        if self.count:
+            check_touched(self._fixed, self._sums)
+        if self._scale is None:
+            check_gradients(gradients, sizes)
         return gradients
 
+    def _fitting(
+        self, work: Callable[[Measure, bool], Result], measure: Measure, *, last: bool
+    ) -> list[Result]:
+        """Return what work makes of a measure, or of parts of it that fit into memory."""
+        try:
+            return [work(measure, last)]
+        except torch.OutOfMemoryError:
+            if len(measure) == 1:
+                raise
+        warnings.warn(_MEMORY, RuntimeWarning, stacklevel=2)
+        middle = len(measure) // 2
+        first = self._fitting(work, measure[:middle], last=False)
+        return first + self._fitting(work, measure[middle:], last=last)
+
     def _differentiate(
-        self, measure: Measure, inputs: tuple[Tensor, ...], *, last: bool
+        self, measure: Measure, last: bool, inputs: tuple[Tensor, ...] = ()
     ) -> tuple[Tensor | None, ...]:
+        several = self._shared or not last
         with torch.enable_grad():
+            begin = _number_of_the_next_node() if several and not self.count else 0
             values = losses(self._loss, measure, self._context)
         if not self.count:  # the graph of the first chunk is that of the others
             check_rows_apart(values)
+            self._outside = several and _is_older(values, begin)
         parameters = leaves(values) if self._fixed is None else self._fixed
         c = measure.coefficient.to(_wide(values))
         half = c.dtype != values.dtype
         # The sum itself needs no graph: its gradient in the values is c / divisor. In half
         # precision that would be 0 where there are many chains: those gradients are divided.
+        weights = c.to(values.dtype) if half else c * (1.0 / self._divisor)
         gradients = torch.autograd.grad(
             values,
             (*parameters, *inputs),
-            c.to(values.dtype) if half else c * (1.0 / self._divisor),
-            retain_graph=self._shared or not last,
+            weights if self._scale is None else weights * self._scale,
+            # A compiled graph can be differentiated only once.
+            retain_graph=self._outside and several,
             allow_unused=True,
         )
         if half:
@@ -133,7 +177,9 @@ class WeightedBackward:
             if gradient is not None:
                 # Not in place: autograd may return one tensor for several leaves.
                 self._sums[leaf] = self._sums[leaf] + gradient if leaf in self._sums else gradient
-        self.value += (c * values.detach()).sum().item() / self._divisor
+        value = (c * values.detach()).sum()
+        on_host = value.device.type == "cpu"
+        self._value = self._value + (value.item() if on_host else value.double()) / self._divisor
         self.count += len(measure)
         return gradients[len(parameters) :]
 
@@ -227,6 +273,18 @@ def _nodes(values: Tensor) -> Iterator[Any]:
                 todo.append(following)
 
 
+def _number_of_the_next_node() -> int:
+    """Return a number that no node of a graph has that was made before in this thread."""
+    node: Any = torch.ones((), requires_grad=True).view(()).grad_fn
+    return int(node._sequence_nr())
+
+
+def _is_older(values: Tensor, begin: int) -> bool:
+    """Return whether a graph has a node with a smaller number: it was not made by the loss."""
+    leaf = "torch::autograd::AccumulateGrad"
+    return any(node.name() != leaf and node._sequence_nr() < begin for node in _nodes(values))
+
+
 def check_rows_apart(values: Tensor) -> None:
     """Refuse losses that were normalised over their rows, so that they depend on the chunk."""
     for node in _nodes(values):
@@ -262,10 +320,34 @@ def check_touched(parameters: tuple[Tensor, ...] | None, touched: Iterable[Tenso
         )
 
 
-def check_gradients(gradients: tuple[Tensor, ...]) -> None:
-    """Refuse a gradient with an entry that is NaN or infinite."""
-    # One pass without a copy; entries that cancel or overflow in the sum are looked at.
-    if all(math.isfinite(gradient.sum().item()) for gradient in gradients):
+def _sizes(gradients: tuple[Tensor, ...]) -> list[Tensor]:
+    """Return numbers that are not finite if an entry of a gradient is not.
+
+    One pass without a copy: on a processor the sums, and elsewhere the norms, which take the
+    launches of one gradient for all of them.
+    """
+    kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for gradient in gradients:
+        kinds.setdefault((gradient.device, gradient.dtype), []).append(gradient.to_dense())
+    sizes = []
+    for (device, dtype), some in kinds.items():
+        if device.type == "cpu":
+            sizes += [gradient.sum() for gradient in some]
+        else:
+            wide = torch.float32 if dtype.itemsize < 4 else None
+            sizes.append(torch.stack(torch._foreach_norm(some, 2, wide)).sum())
+    return sizes
+
+
+def check_gradients(gradients: tuple[Tensor, ...], sizes: list[float] | None = None) -> None:
+    """Refuse a gradient with an entry that is NaN or infinite.
+
+    Args:
+        gradients: the gradients.
+        sizes: what was read of `_sizes`, if it was.
+    """
+    # Entries that cancel or overflow in a sum are looked at.
+    if all(map(math.isfinite, read(*_sizes(gradients)) if sizes is None else sizes)):
         return
     for number, gradient in enumerate(gradients):
         bad = int((~gradient.to_dense().isfinite()).sum())

@@ -47,16 +47,38 @@ class Measure:
 def pick(tensor: Tensor, rows: Tensor | slice) -> Tensor:
     """`tensor[rows]`; for a list of numbers several times as fast on a processor."""
     if isinstance(rows, Tensor) and rows.dtype == torch.int64:
-        return tensor.index_select(0, rows.to(tensor.device))
+        return tensor.index_select(0, ship(rows, tensor.device))
     return tensor[rows]
 
 
 def ship(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor of the host on a device, by a copy that the host does not wait for."""
-    if device.type == "cpu":
+    """Return a tensor on a device; the host does not wait for a copy that it sends."""
+    if tensor.device == device:
         return tensor
+    if tensor.device.type != "cpu":
+        return tensor.to(device)
     pinned = tensor.pin_memory() if device.type == "cuda" else tensor
     return pinned.to(device, non_blocking=True)
+
+
+def read(*numbers: Tensor) -> list[float]:
+    """Return tensors of one number as numbers of the host, by one wait if they are on a device."""
+    device = next((n.device for n in numbers if n.device.type != "cpu"), None)
+    if device is None:
+        return [n.item() for n in numbers]
+    found: list[float] = torch.stack([n.to(device, torch.float64) for n in numbers]).tolist()
+    return found
+
+
+def chunk_size(chunk: int | None, device: torch.device) -> int:
+    """Return the rows of one pass: `chunk`, or by default as many as suit the device.
+
+    On a processor few rows stay in its cache. Elsewhere each operation costs the time of its
+    launch, so that many rows cost what few do.
+    """
+    if chunk is not None:
+        return chunk
+    return 1024 if device.type == "cpu" else 8192
 
 
 def concatenate(measures: list[Measure]) -> Measure:
@@ -73,11 +95,12 @@ def concatenate(measures: list[Measure]) -> Measure:
     )
 
 
-def chunks(measures: Iterable[Measure], size: int) -> Iterator[Measure]:
-    """The same points in the same order, `size` at a time; the last chunk may be smaller."""
+def chunks(measures: Iterable[Measure], chunk: int | None) -> Iterator[Measure]:
+    """The same points in the same order, `chunk` at a time; the last chunk may be smaller."""
     waiting: list[Measure] = []
     count = 0
     for measure in measures:
+        size = chunk_size(chunk, measure.points.device)
         # Cut, not joined first: a state is copied at most once on its way into a chunk.
         while count + len(measure) >= size:
             room = size - count
@@ -181,7 +204,8 @@ def merge(measure: Measure) -> Measure:
     state = measure.points
     state = torch.view_as_real(state) if state.is_complex() else state
     state = state.double() if state.is_floating_point() else state.long()
-    if state.dim() == 1 and state.dtype == torch.int64:
+    # Elsewhere the host would wait for the range of the states.
+    if state.dim() == 1 and state.dtype == torch.int64 and state.device.type == "cpu":
         lowest, highest = (int(end) for end in state.aminmax())
         span = highest - lowest + 1
         # One number for chain and state, where 63 bits hold it: it is sorted much faster.

@@ -10,7 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mlmcgrad.kernels import ISIR, MALA, RWMH, Finite, FromStep, Gibbs, Importance, Kernel
+from mlmcgrad.kernels import (
+    ISIR,
+    MALA,
+    RWMH,
+    Finite,
+    FromStep,
+    Gibbs,
+    Importance,
+    Kernel,
+    Regenerative,
+)
 
 CHAINS = 12
 
@@ -86,6 +96,15 @@ def finite(device: torch.device, chains: int, *, function: bool = False) -> Scen
     return Scenario(kernel, lambda x: theta[x].square() + theta[x], [theta], x0)
 
 
+def regenerative(device: torch.device, chains: int) -> Scenario:
+    """A chain that stays or renews, with a law of its own for each chain."""
+    theta = leaf(0.0, 1.0, -1.0, device=device)
+    laws = torch.rand(chains, 3, generator=torch.Generator().manual_seed(4)).to(device)
+    x0 = (torch.arange(chains) % 3).to(device)
+    kernel = Regenerative(0.5, lambda law: law)
+    return Scenario(kernel, lambda x, _: theta[x].square() + theta[x], [theta], x0, (laws,))
+
+
 def from_step(device: torch.device, chains: int) -> Scenario:
     """An autoregression, whose step draws on its own."""
     theta = leaf(0.3, device=device)
@@ -111,6 +130,7 @@ SCENARIOS: dict[str, Callable[[torch.device, int], Scenario]] = {
     "Finite": finite,
     "Finite, function": partial(finite, function=True),
     "FromStep": from_step,
+    "Regenerative": regenerative,
     "ISIR": partial(importance, partial(ISIR, candidates=4)),
     "ISIR, Rao-Blackwell": partial(importance, partial(ISIR, candidates=4, rao_blackwell=True)),
     "Importance": partial(importance, partial(Importance, candidates=4)),

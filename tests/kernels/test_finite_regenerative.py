@@ -91,7 +91,9 @@ def test_only_the_ratios_of_a_law_count() -> None:
 def test_the_smallest_uniform_renews_and_draws_no_state_of_probability_zero(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(torch, "rand", lambda *size, dtype, generator: torch.zeros(size).to(dtype))
+    monkeypatch.setattr(
+        torch, "rand", lambda *size, dtype, device, generator: torch.zeros(size).to(dtype)
+    )
     kernel = Regenerative(0.0, lambda: LAW[1:])
     _, outcome = run(kernel, torch.tensor([2]), Average(3).draw(1, 1, rng()))
     assert outcome.last.tolist() == [1]

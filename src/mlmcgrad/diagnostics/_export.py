@@ -31,6 +31,7 @@ from mlmcgrad.kernels import Gibbs
 from mlmcgrad.kernels.base import Context, Start, StepKernel, take
 from mlmcgrad.kernels.metropolis import HALF
 from mlmcgrad.lengths import Lengths
+from mlmcgrad.measure import chunk_size
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -116,7 +117,8 @@ def to_dict(
     # −F of a Boltzmann machine is the log of p_θ(v) Z_θ.
     log_density = kernel.loss if isinstance(kernel, Gibbs) else getattr(kernel, "log_density", None)
     if log_density is not None:
-        stats["lp"] = _evaluated(log_density, states, x0.device, context, gradient.chunk)
+        chunk = chunk_size(gradient.chunk, x0.device)
+        stats["lp"] = _evaluated(log_density, states, x0.device, context, chunk)
     if states.dtype in HALF:
         states = states.float()  # NumPy has no bfloat16
     sizes = [math.prod(shape) for shape in parts.values()]

@@ -57,7 +57,7 @@ from mlmcgrad.kernels.base import (
 )
 from mlmcgrad.kernels.importance import Blocks, block_weights, shares, usable
 from mlmcgrad.lengths import Lengths
-from mlmcgrad.measure import Measure, chunks
+from mlmcgrad.measure import Measure, chunk_size, chunks
 
 FEWEST = 12  # simulations of the longest length, the minimum for a variance
 _OFTEN = 200  # simulations, the minimum for a kurtosis
@@ -154,7 +154,8 @@ class Simulator:
     def _add_rows(self, total: Tensor, measure: Measure, position: Tensor) -> bool:
         # A pass over all points for each row would be quadratic in the rows.
         places, used = position.argsort(stable=True).split(position.bincount().tolist()), False
-        for part in (part for place in places for part in place.split(self.gradient.chunk)):
+        chunk = chunk_size(self.gradient.chunk, measure.points.device)
+        for part in (part for place in places for part in place.split(chunk)):
             weighted = self._weighted(measure, part).sum()
             pieces = torch.autograd.grad(weighted, self.parameters, allow_unused=True)
             filled = [

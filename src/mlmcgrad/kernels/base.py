@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, final
 
 import torch
 from torch import Tensor
 
 from mlmcgrad.lengths import Lengths
-from mlmcgrad.measure import Measure, concatenate, drop, merge, merge_runs, pick, ship
+from mlmcgrad.measure import Measure, concatenate, drop, merge, merge_runs, pick, read, ship
 from mlmcgrad.store import Remembered
 
 Context: TypeAlias = tuple[Any, ...]
@@ -31,6 +31,27 @@ lists and dicts. Anything else is passed through unchanged."""
 
 Start: TypeAlias = Any
 """Where chains start: states, (chains, *shape), or whatever else the kernel knows."""
+
+
+class Fault(NamedTuple):
+    """Chains that cannot start where they are."""
+
+    chains: Tensor  # (chains,) bool, or bool of one number where it is all of them or none
+    error: Callable[[], Exception]  # what to raise if there is one
+
+
+def check(fault: Fault | None) -> None:
+    """Raise the error of a fault if a chain has it."""
+    if fault is not None and bool(fault.chains.any()):
+        raise fault.error()
+
+
+class Unread(NamedTuple):
+    """Counts of an outcome that are still on a device, one number each."""
+
+    accepted: Tensor
+    invalid: Tensor | None = None
+    fault: Fault | None = None
 
 
 @dataclass(frozen=True)
@@ -42,6 +63,25 @@ class Outcome:
     accepted: float
     invalid: int
     collapsed: int = 0  # chains in whose first step one candidate has nearly all the weight
+    unread: Unread | None = None  # to be added; `Simulation` reads them
+
+    def read(self, *numbers: Tensor) -> tuple[Outcome, list[float]]:
+        """Return the outcome with all counts on the host, and further numbers: one wait.
+
+        Raises:
+            Exception: a chain could not start; that of the fault.
+        """
+        if self.unread is None:
+            return self, read(*numbers)
+        accepted, invalid, fault = self.unread
+        none = torch.zeros((), device=accepted.device)
+        bad = none if fault is None else fault.chains.sum()
+        counts = accepted, none if invalid is None else invalid, bad
+        moves, refused, faulty, *found = read(*counts, *numbers)
+        if faulty:
+            check(fault)
+        outcome = replace(self, accepted=moves, invalid=int(refused), unread=None)
+        return outcome, found
 
 
 Pieces: TypeAlias = Generator[Measure, None, Outcome]
@@ -66,13 +106,25 @@ New = TypeVar("New")
 class Simulation(Generic[Piece]):
     """Iterates over pieces, of a measure as a rule; `outcome` is there once they are exhausted."""
 
-    outcome: Outcome
+    ended: Outcome
+    """The outcome as the pieces returned it; some of its counts may be on a device."""
 
     def __init__(self, pieces: Generator[Piece, None, Outcome]) -> None:
         self._pieces = pieces
 
     def __iter__(self) -> Iterator[Piece]:
-        self.outcome = yield from self._pieces
+        self.ended = yield from self._pieces
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome, with all its counts on the host."""
+        self.read()
+        return self.ended
+
+    def read(self, *numbers: Tensor) -> list[float]:
+        """Read the counts of the outcome, and return further numbers that come with them."""
+        self.ended, found = self.ended.read(*numbers)
+        return found
 
 
 def transform(
@@ -152,6 +204,34 @@ def check_call(kernel: Kernel, x0: Start, context: Context, generator: torch.Gen
     return chains
 
 
+def check_place(name: str, part: Tensor | torch.Generator, chains: Tensor) -> None:
+    """Refuse a part of a call that is on another device than the chains."""
+    here, there = part.device, chains.device
+    # A generator of the present GPU may leave out its number.
+    if here.type == there.type and (here.index == there.index or here.index is None):
+        return
+    moved = f"tensor.to({str(there)!r})"
+    if isinstance(part, torch.Generator):
+        moved = f"torch.Generator({str(there)!r}).manual_seed(0)"
+    raise ValueError(
+        f"{name} must be on the device of the chains, {there}, got {here}; for example {moved}"
+    )
+
+
+def check_places(x0: Start, context: Context, generator: torch.Generator) -> None:
+    """Refuse a call whose context or generator is on another device than its chains.
+
+    The device of the chains is that of x0, or of the context if the kernel draws the start.
+    """
+    start = x0.points if isinstance(x0, Remembered) else x0
+    of_context = tensors_in(context)
+    chains = start if isinstance(start, Tensor) else next(iter(of_context), None)
+    if chains is not None:
+        for position, tensor in enumerate(of_context, start=1):
+            check_place(f"context tensor {position}", tensor, chains)
+        check_place("generator", generator, chains)
+
+
 def count_states(x0: Start, kernel: str) -> int:
     """Return the number of chains that states x0 start; refuse everything but states."""
     if isinstance(x0, Remembered):
@@ -210,19 +290,6 @@ class Position(NamedTuple):
     """State of a kernel whose next step needs nothing but the position."""
 
     x: Tensor  # (chains, *shape)
-
-
-class Fault(NamedTuple):
-    """Chains that cannot start where they are."""
-
-    chains: Tensor  # (chains,) bool, or bool of one number where it is all of them or none
-    error: Callable[[], Exception]  # what to raise if there is one
-
-
-def check(fault: Fault | None) -> None:
-    """Raise the error of a fault if a chain has it."""
-    if fault is not None and bool(fault.chains.any()):
-        raise fault.error()
 
 
 class Walk(NamedTuple, Generic[S]):
@@ -289,7 +356,8 @@ class StepKernel(ABC, Generic[S]):
         there is never read from a device.
         """
         device, discrete = x0.device, not (x0.is_floating_point() or x0.is_complex())
-        carried = torch.zeros(len(lengths.levels), dtype=torch.float64, device=device)
+        total, host = len(lengths.levels), device.type == "cpu"
+        carried = torch.zeros(total, dtype=torch.float64, device=device)
         part, owner, started = lengths, torch.empty(0), False
         waiting: list[Measure] = []
         numbers = 0
@@ -308,17 +376,16 @@ class StepKernel(ABC, Generic[S]):
                 weights, last = ship(weights, device), 0 if discrete else ending
                 measure, carried = merge_runs(path, moved, weights, carried, owner, last)
                 # Discrete states come back again and again: one point each is enough.
-                waiting.append(merge(drop(measure)) if discrete else measure)
+                waiting.append(merge(drop(measure)) if discrete and host else measure)
                 if discrete and ending:
                     waiting.append(Measure(*(t[-ending:] for t in (path[-1], owner, carried))))
             numbers += path.numel()
-            # To select the points that have a weight means to wait for a device.
-            if device.type == "cpu" or numbers > _WAITING_NUMBERS:
-                yield from waiting
+            # To merge points, or to select those with a weight, means to wait for a device.
+            if host or numbers > _WAITING_NUMBERS:
+                yield from waiting if host else _together(waiting, total, merging=discrete)
                 waiting, numbers = [], 0
-        if waiting:
-            yield concatenate(waiting)
-        return simulation.outcome
+        yield from _together(waiting, total, merging=discrete)
+        return simulation.ended
 
     @final
     def blocks(
@@ -366,13 +433,21 @@ class StepKernel(ABC, Generic[S]):
         transitions = int(lengths.sum())
         evaluations = at_start * len(lengths) + self.evaluations_per_step * transitions
         none = rows.new_zeros(())
-        bad = none if fault is None else fault.chains.sum()
-        accepted, invalid, unusable = torch.stack(
-            [sum(moves, none), sum(refused, none), bad]
-        ).tolist()
-        if unusable:
-            check(fault)
-        return Outcome(last, evaluations, accepted, invalid)
+        unread = Unread(sum(moves, none), sum(refused, none), fault)
+        return Outcome(last, evaluations, 0, 0, unread=unread)
+
+
+def _together(waiting: list[Measure], chains: int, *, merging: bool) -> Iterator[Measure]:
+    """Yield measures as one; equal states are merged within each of them, by one sort of all."""
+    if waiting and merging:
+        apart = [
+            Measure(m.points, m.owner + number * chains, m.coefficient)
+            for number, m in enumerate(waiting)
+        ]
+        m = merge(concatenate(apart))
+        yield Measure(m.points, m.owner % chains, m.coefficient)
+    elif waiting:
+        yield concatenate(waiting)
 
 
 def steps(

@@ -24,17 +24,21 @@ from torch import Tensor
 from mlmcgrad._checks import fraction
 from mlmcgrad.kernels.base import (
     Context,
+    Fault,
     Outcome,
     Pieces,
     Start,
     StepKernel,
+    Unread,
     Walk,
+    check,
+    check_place,
     count_states,
     described,
     steps,
 )
 from mlmcgrad.lengths import Lengths
-from mlmcgrad.measure import Measure
+from mlmcgrad.measure import Measure, read, ship
 
 
 class FiniteState(NamedTuple):
@@ -72,8 +76,9 @@ class Finite(StepKernel[FiniteState]):
             with torch.no_grad():
                 matrix = matrix(*context)
             check_stochastic(matrix)
+        check_place("matrix", matrix, x)
         size = matrix.shape[-1]
-        check_states(x, size, "Finite")
+        check_integers(x, "Finite")
         if matrix.dim() == 3 and len(matrix) != len(x):
             raise ValueError(
                 f"matrix must be (S, S) or one for each of the {len(x)} chains, got "
@@ -84,8 +89,9 @@ class Finite(StepKernel[FiniteState]):
         cumulative = cumulative / cumulative[..., -1:]
         return FiniteState(x, cumulative.expand(len(x), size, size)), 0
 
-    def fault(self, state: FiniteState) -> None:
-        """Everything was checked by `start`: a state out of range cannot be looked up."""
+    def fault(self, state: FiniteState) -> Fault:
+        """States that the matrix does not have."""
+        return out_of_range(state.x, state.cumulative.shape[-1])
 
     def noise(self, steps: int, x: Tensor, generator: torch.Generator) -> Tensor:
         """Uniforms for a block of steps, (steps, chains)."""
@@ -93,6 +99,8 @@ class Finite(StepKernel[FiniteState]):
 
     def walk(self, state: FiniteState, noise: Tensor, context: Context) -> Walk[FiniteState]:
         """Make a block of transitions of every chain."""
+        if state.x.device.type != "cpu":  # where a fault is reported at the end
+            state = state._replace(x=state.x.clamp(0, state.cumulative.shape[-1] - 1))
         return steps(self.advance, state, noise, context)
 
     def advance(
@@ -136,42 +144,51 @@ class Regenerative:
         with torch.no_grad():
             law = self.law(*context)
         check_law(law, len(x0))
+        check_place("law", law, x0)
         chains, states = law.shape
-        check_states(x0, states, "Regenerative")
-        cumulative = law.detach().double().cumsum(-1)  # (chains, S)
-        steps = lengths.longest
+        check_integers(x0, "Regenerative")
+        check(out_of_range(x0, states))
+        device, steps = x0.device, lengths.longest
+        # What depends on the lengths alone is computed on the host.
         owner = torch.repeat_interleave(steps)  # (steps of all chains,)
-        noise = torch.rand(2, len(owner), dtype=torch.float64, generator=generator)
+        begin, index = (steps.cumsum(0) - steps)[owner], torch.arange(len(owner))
+        weight = ship(lengths.select(owner).at(index - begin + 1), device)
+        end = ship(steps.cumsum(0) - 1, device)
+        owner, begin, index = (ship(numbers, device) for numbers in (owner, begin, index))
+        cumulative = law.detach().double().cumsum(-1)  # (chains, S)
+        noise = torch.rand(2, len(owner), dtype=torch.float64, device=device, generator=generator)
         # Divided by the last one, so that rounding never reaches a state of probability 0.
         point = noise[0] * cumulative[:, -1][owner]
         fresh = (point[:, None] >= cumulative[:, :-1][owner]).sum(1)
-        begin = (steps.cumsum(0) - steps)[owner]
-        index = torch.arange(len(owner))
         renewal = torch.where(noise[1] >= self.stay, index, -1).cummax(0).values
         state = torch.where(renewal >= begin, fresh[renewal], x0[owner])
-        step = index - begin + 1
-        weight = lengths.select(owner).at(step)
-        coefficient = torch.zeros(chains * states, dtype=torch.float64)
+        coefficient = torch.zeros(chains * states, dtype=torch.float64, device=device)
         coefficient.index_add_(0, owner * states + state, weight)
-        points = torch.arange(chains * states)
+        points = torch.arange(chains * states, device=device)
         yield Measure((points % states).to(x0.dtype), points // states, coefficient)
-        end = steps.cumsum(0) - 1
-        before = torch.where(step == 1, x0[owner], state.roll(1))
-        return Outcome(state[end].to(x0.dtype), 0, int((state != before).sum()), 0)
+        before = torch.where(index == begin, x0[owner], state.roll(1))
+        unread = Unread((state != before).sum())
+        return Outcome(state[end].to(x0.dtype), 0, 0, 0, unread=unread)
 
 
-def check_states(x: Tensor, size: int, kernel: str) -> None:
-    """Refuse states that are not integers from 0 to size − 1, one for each chain."""
+def check_integers(x: Tensor, kernel: str) -> None:
+    """Refuse states that are not integers, one for each chain."""
     # Not uint8: torch would take the states for a mask, here and in a loss theta[x].
     if x.dim() != 1 or x.dtype not in (torch.int32, torch.int64):
         raise ValueError(
             f"x0 must be int64 or int32 of shape (chains,) for {kernel}, got {described(x)}; "
             "use x0.long()"
         )
-    if bool(((x < 0) | (x >= size)).any()):
-        raise ValueError(
-            f"x0 must be states between 0 and {size - 1}, got {x.min().item()} … {x.max().item()}"
-        )
+
+
+def out_of_range(x: Tensor, size: int) -> Fault:
+    """Say which states are not from 0 to size − 1."""
+
+    def error() -> Exception:
+        lowest, highest = x.min().item(), x.max().item()
+        return ValueError(f"x0 must be states between 0 and {size - 1}, got {lowest} … {highest}")
+
+    return Fault((x < 0) | (x >= size), error)
 
 
 def check_law(law: Tensor, chains: int) -> None:
@@ -199,9 +216,10 @@ def check_stochastic(matrix: Tensor) -> None:
             "matrix must be a square tensor of shape (S, S) or (chains, S, S), got "
             f"{described(matrix)}"
         )
-    if not bool(((matrix >= 0.0) & matrix.isfinite()).all()):
+    wrong = ((matrix < 0.0) | ~matrix.isfinite()).any()
+    wrongs, off = read(wrong, (matrix.double().sum(-1) - 1.0).abs().max())
+    if wrongs:
         raise ValueError("matrix must have entries that are finite and not negative")
-    off = (matrix.double().sum(-1) - 1.0).abs().max().item()
     if off > 1e-5:
         raise ValueError(
             f"matrix must have rows that sum to 1, one is off by {off:.3g}; divide each by its sum"

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad._checks import non_negative, whole
-from mlmcgrad.kernels.base import Context, Fault, Position, StepKernel, Walk, described
+from mlmcgrad.kernels.base import Context, Fault, Position, StepKernel, Walk, check_place, described
 
 
 @final
@@ -130,6 +130,8 @@ class Gibbs(StepKernel[Position]):
             raise ValueError(
                 f"x0 must be {dtype} of shape (chains, {p}) for this machine, got {described(x)}"
             )
+        for name, parameter in zip(("weight", "visible", "hidden"), self.parameters, strict=True):
+            check_place(name, parameter, x)
         return Position(x), 0
 
     def fault(self, state: Position) -> Fault:

@@ -56,6 +56,7 @@ from mlmcgrad.kernels.base import (
     Fault,
     StepKernel,
     Walk,
+    check_place,
     check_rows,
     check_unchanged,
     map_tensors,
@@ -121,6 +122,8 @@ class MetropolisKernel(StepKernel[S]):
         if not x.is_floating_point():
             name = type(self).__name__
             raise ValueError(f"x0 must have a floating-point dtype for {name}, got {x.dtype}")
+        if isinstance(self.step_size, Tensor):
+            check_place("step_size", self.step_size, x)
         version = x._version
         with torch.no_grad():
             state = self.at(x, context)
