@@ -100,7 +100,8 @@ def _added_variance(model: LatentModel, y: Tensor, calls: int) -> list[list[floa
 
 
 def _gradients(objective: Objective, y: Tensor, seed: int) -> list[Tensor]:
-    objective.model.zero_grad()
+    for parameter in objective.parameters:
+        parameter.grad = None
     objective.backward(y, n=1, generator=torch.Generator().manual_seed(seed))
     return [
         torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])

@@ -77,6 +77,7 @@ def run() -> list[Result]:
 def _shares(objective: Objective, y: Tensor) -> list[dict[str, float]]:
     """Time of each kind of network call over that of the step, for every repetition."""
     model = objective.model
+    assert isinstance(model, LatentModel)
 
     def step() -> None:
         model.zero_grad()

@@ -17,7 +17,9 @@ LAYERS = [
     {"kernels", "estimators"},
     {"backward", "problems"},
     {"gradient"},
+    {"finish"},
     {"diagnostics", "distributed", "iwae", "mixed"},
+    {"factors"},
     {"paper"},
     {"cli"},
 ]

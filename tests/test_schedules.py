@@ -84,3 +84,43 @@ def test_levels_and_theory_have_the_same_lengths(n: int) -> None:
     assert law.truncation_level(n - 0.5) == 0
     chain = Ergodicity(zeta=1.0, alpha=0.5, beta=2.0)
     assert bias_bound(1, chain, truncation=n, pmf=law.probabilities) == pytest.approx(4.0 / n)
+
+
+@given(st.floats(1e-3, 10.0), st.integers(1, 10**6), st.floats(0.01, 1.0))
+def test_a_decay_is_its_formula(value: float, total: int, decay: float) -> None:
+    linear = schedules.constant_then_linear(value, total, decay)
+    begin = linear.begin
+    assert begin == math.floor((1.0 - decay) * total + 1e-12 * total)
+    assert linear(1) == value
+    assert linear(max(begin, 1)) == value
+    assert linear(begin + 1) == value
+    for n in {min(begin + 2, total), total}:
+        x = (n - 1 - begin) / (total - begin)
+        assert linear(n) == pytest.approx(value * (1.0 - x), rel=1e-9)
+        half = schedules.cosine(value, total, decay)(n)
+        assert half == pytest.approx(value * (0.5 + 0.5 * math.cos(math.pi * x)), abs=1e-9 * value)
+    assert linear(total) > 0.0
+    assert linear(total + 1) == linear(2 * total + 1) == 0.0
+    assert schedules.cosine(value, total, decay)(total + 1) == 0.0
+
+
+def test_the_decay_of_a_third_begins_after_two_thirds() -> None:
+    for total in (3, 300, 3 * 10**6):
+        assert schedules.constant_then_linear(1.0, total).begin == 2 * total // 3
+    assert schedules.cosine(1.0, 100).begin == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((math.nan, 10), "value must be a finite number"),
+        ((1.0, 0), "total must be an integer ≥ 1"),
+        ((1.0, 10, 0.0), r"decay must be in \(0, 1\], a share of total, got 0.0"),
+        ((1.0, 10, 1.5), r"decay must be in \(0, 1\], a share of total, got 1.5"),
+    ],
+)
+def test_a_decay_checks_its_arguments(arguments: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        schedules.constant_then_linear(*arguments)
+    with pytest.raises(ValueError, match="shape must be 'linear' or 'cosine'"):
+        schedules.ConstantThenDecay(1.0, 10, 0.5, "steps")  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         diagnostics,
         distributed,
         estimators,
+        factors,
         iwae,
         kernels,
         lengths,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     )
     from mlmcgrad.backward import Estimate
     from mlmcgrad.estimators import MLMC, Average, MLMCSum
+    from mlmcgrad.finish import Finish
     from mlmcgrad.gradient import MarkovGradient
     from mlmcgrad.store import Store
 
@@ -38,6 +40,7 @@ _HOME = {
     "MLMCSum": "estimators",
     "Average": "estimators",
     "Estimate": "backward",
+    "Finish": "finish",
     "MarkovGradient": "gradient",
     "Store": "store",
 }
@@ -46,12 +49,14 @@ __all__ = [
     "MLMC",
     "Average",
     "Estimate",
+    "Finish",
     "MLMCSum",
     "MarkovGradient",
     "Store",
     "diagnostics",
     "distributed",
     "estimators",
+    "factors",
     "iwae",
     "kernels",
     "lengths",

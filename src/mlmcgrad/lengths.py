@@ -14,7 +14,7 @@ and of two million.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -42,6 +42,16 @@ class Lengths:
     def largest_step_weight(self) -> Tensor:
         """Size of the largest weight of a step of each chain, (chains,)."""
         return self.weights.flip(1).cumsum(1).abs().amax(1)
+
+    def correction(self) -> Lengths:
+        """Return the same simulations, with the measure minus that of the shortest length.
+
+        The weights of a simulation sum to 0: the estimate is a sample of the bias, with the sign
+        reversed, that `Average(p_1)` has and this estimator has not.
+        """
+        weights = self.weights.expand_as(self.terms).clone()
+        weights[:, 0] -= 1.0 / self.terms[:, 0]
+        return replace(self, weights=weights)
 
     def step_weights(self, first: int, last: int) -> Tensor:
         """Weights of the steps first … last of chains (counted from 1): (steps, chains)."""

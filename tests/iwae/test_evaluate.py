@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from mlmcgrad.finish import off_diagonal_mean
 from mlmcgrad.iwae import negative_log_likelihood, squared_gradient_norm
-from mlmcgrad.iwae.evaluate import _off_diagonal_mean
 from tests.chains import rng
 from tests.iwae.models import linear
 
@@ -81,7 +81,7 @@ def test_off_diagonal_mean_and_its_jackknife() -> None:
     values, errors = [], []
     for _ in range(400):
         g = mean + torch.randn(10, 2, dtype=torch.float64, generator=generator)
-        found = _off_diagonal_mean(g @ g.T)
+        found = off_diagonal_mean(g @ g.T)
         by_hand = sum(float(g[i] @ g[j]) for i in range(10) for j in range(10) if i != j) / 90
         assert found.value == pytest.approx(by_hand)
         values.append(found.value)
@@ -96,7 +96,7 @@ def test_off_diagonal_mean_and_its_jackknife() -> None:
 def test_the_jackknife_by_hand() -> None:
     """Estimates 1, 2, 4: S = 14/3; without one of them 8, 4 and 2, whose mean is 14/3 too."""
     g = torch.tensor([[1.0], [2.0], [4.0]], dtype=torch.float64)
-    found = _off_diagonal_mean(g @ g.T)
+    found = off_diagonal_mean(g @ g.T)
     assert found.value == pytest.approx(14.0 / 3.0)
     assert found.se == pytest.approx(math.sqrt(2.0 / 3.0 * (100.0 + 4.0 + 64.0) / 9.0))
 

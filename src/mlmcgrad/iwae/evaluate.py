@@ -17,24 +17,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from mlmcgrad._checks import whole
 from mlmcgrad.estimators import Average
+from mlmcgrad.finish import PointEstimate, off_diagonal_mean
 from mlmcgrad.gradient import MarkovGradient
 from mlmcgrad.iwae.networks import LatentModel
 from mlmcgrad.kernels import ISIR
-
-
-@dataclass(frozen=True)
-class PointEstimate:
-    """A number with its standard error."""
-
-    value: float
-    se: float
 
 
 @torch.no_grad()
@@ -127,14 +119,4 @@ def squared_gradient_norm(
         tensors, _ = gradient.gradient(None, part, mean, log_scale, generator=generator)
         rows.append(torch.cat([t.flatten() for t in tensors]).double())
     products = torch.stack(rows) @ torch.stack(rows).T  # (R, R)
-    return _off_diagonal_mean(products)
-
-
-def _off_diagonal_mean(products: Tensor) -> PointEstimate:
-    """Return the mean product of different estimates, with its jackknife standard error."""
-    count = len(products)
-    cross = products - torch.diag(products.diagonal())
-    total = cross.sum()
-    without = (total - 2.0 * cross.sum(1)) / ((count - 1) * (count - 2))
-    spread = (count - 1) / count * (without - without.mean()).square().sum()
-    return PointEstimate(float(total / (count * (count - 1))), float(spread.sqrt()))
+    return off_diagonal_mean(products)

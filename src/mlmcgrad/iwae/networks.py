@@ -154,6 +154,29 @@ def upsample(x: Tensor, layer: nn.ConvTranspose2d) -> Tensor:
     return fine[:, 1:-1, 1:-1].permute(0, 3, 1, 2)
 
 
+class HiddenVariableModel(Protocol):
+    """Interface of a model in `Objective`: p_θ(y, z) and a proposal q_φ(z | y)."""
+
+    @property
+    def encoder(self) -> nn.Module:
+        """Maps y to mean and log scale of q, (rows, latent) each; its parameters are φ."""
+
+    @property
+    def decoder(self) -> nn.Module:
+        """The module whose parameters are θ."""
+
+    def log_joint(self, z: Tensor, y: Tensor) -> Tensor:
+        """Return log p_θ(y, z), (rows,)."""
+
+    def log_weight(self, z: Tensor, y: Tensor, mean: Tensor, log_scale: Tensor) -> Tensor:
+        """Return log p_θ(y, z) − log q_φ(z | y), (rows,)."""
+
+    def propose(
+        self, rows: int, y: Tensor, mean: Tensor, log_scale: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """Draw from q(z | y) once for each row."""
+
+
 class LatentModel(nn.Module):
     """An encoder, a decoder and a likelihood.
 

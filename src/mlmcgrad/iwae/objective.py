@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, SupportsIndex, TypeAlias, get_args
+from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ from mlmcgrad._checks import non_negative, whole
 from mlmcgrad.backward import Estimate, WeightedBackward, accumulate, check_gradients, refused
 from mlmcgrad.estimators import MLMC, Average, Estimator, MLMCSum, check_budget
 from mlmcgrad.iwae import proposal
-from mlmcgrad.iwae.networks import LatentModel
+from mlmcgrad.iwae.networks import HiddenVariableModel
 from mlmcgrad.iwae.proposal import (
     EncoderGradient,
     Posterior,
@@ -98,6 +98,7 @@ class Objective:
         base: chain length of the lowest level of `mlmc`.
         multilevel: estimator of `mlmc`: one random level as in the paper (`single`, `MLMC`), or
             the sum of all levels up to it (`sum`, `MLMCSum`).
+        continuation: r of `multilevel="sum"`; 2**-1.5 suits `kernel="importance"`.
         encoder: gradient of φ: `iwae`, `dreg`, `stl`, `wake` or `mixed`.
         kernel: samples p_θ(z | y); `mala` and `rwmh` start from one draw of q.
         step_size: of `mala` and `rwmh`.
@@ -106,7 +107,7 @@ class Objective:
         chunk: states in one pass of the decoder: it bounds the memory.
     """
 
-    model: LatentModel
+    model: HiddenVariableModel
     method: Method = "mlmc"
     candidates: int = field(default=5, kw_only=True)
     truncation: float | Schedule = field(default=16.0, kw_only=True)
@@ -114,6 +115,7 @@ class Objective:
     assignment: Assignment = field(default="independent", kw_only=True)
     base: int = field(default=1, kw_only=True)
     multilevel: MultilevelName = field(default="single", kw_only=True)
+    continuation: float = field(default=0.5, kw_only=True)
     encoder: EncoderGradient = field(default="iwae", kw_only=True)
     kernel: KernelName = field(default="isir", kw_only=True)
     step_size: float = field(default=0.01, kw_only=True)
@@ -140,8 +142,10 @@ class Objective:
             return Average(1)
         if self.method == "br":
             return Average(self.truncation)
-        kind = MLMC if self.multilevel == "single" else MLMCSum
-        return kind(self.truncation, assignment=self.assignment, base=self.base)
+        how: dict[str, Any] = {"assignment": self.assignment, "base": self.base}
+        if self.multilevel == "single":
+            return MLMC(self.truncation, **how)
+        return MLMCSum(self.truncation, self.continuation, **how)
 
     @cached_property
     def parameters(self) -> tuple[Tensor, ...]:

@@ -6,10 +6,12 @@ the matrix A, which is I for `SGD`. The step size `lr` is a number, a schedule o
 
 Parameters in float16 or bfloat16 have a float32 state, and a step computes in float32.
 
-`RandomIterate` follows an optimizer and keeps the iterate θ_R of the theorems.
+`Averaged` follows an optimizer and averages its iterates; `RandomIterate` keeps the iterate θ_R of
+the theorems.
 """
 
 from mlmcgrad.optim._base import AdaptiveOptimizer
+from mlmcgrad.optim.averaged import Averaged
 from mlmcgrad.optim.dense import FullAdagrad, StochasticNewton
 from mlmcgrad.optim.diagonal import SGD, Adagrad, AMSGrad, RMSProp
 from mlmcgrad.optim.random_iterate import RandomIterate
@@ -19,6 +21,7 @@ __all__ = [
     "AMSGrad",
     "Adagrad",
     "AdaptiveOptimizer",
+    "Averaged",
     "FullAdagrad",
     "RMSProp",
     "RandomIterate",

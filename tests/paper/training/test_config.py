@@ -34,7 +34,7 @@ from mlmcgrad.paper.training.config import Config, Gradient, Model, Settings
         ("kernel", "hmc"),
         ("estimator", "all"),
         ("step_size", 0.0),
-        ("optimizer", "adam"),
+        ("optimizer", "lbfgs"),
         ("lr", -1.0),
         ("rho1", 1.0),
         ("thinning", -1.0),

@@ -134,8 +134,8 @@ def diverging(folder: Path) -> str:
     """A number that is not finite, in the second process only."""
     backward = Trainer._backward
 
-    def spoiled(self: Trainer, y: Any, x0: Any, n: int) -> Any:
-        return backward(self, y * float("nan") if n == 3 else y, x0, n)
+    def spoiled(self: Trainer, objective: Any, y: Any, x0: Any, n: int) -> Any:
+        return backward(self, objective, y * float("nan") if n == 3 else y, x0, n)
 
     if distributed.current().rank:
         Trainer._backward = spoiled  # type: ignore[method-assign]

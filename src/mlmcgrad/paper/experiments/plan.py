@@ -1,5 +1,8 @@
 """Plan the decoder's gradient for the model in the last checkpoint of a training, and compare.
 
+The parameters are averages of the iterates (`optim.Averaged`): at a single iterate of a large step
+size the gradient is mostly the noise of that iterate.
+
 A pilot of i-SIR and one of importance sampling predict the error of every estimator
 (`diagnostics.plan`). The better plan is then simulated beside three others (`diagnostics.compare`):
 
@@ -48,7 +51,12 @@ _MOST_SHARE = 0.5  # of a budget, for its pilot
 def run(settings: PlanSettings, console: Console) -> dict[str, Any]:
     """Plan, compare, print and write; returns the contents of summary.json."""
     trainer = read_trainer(settings.run)
-    with threads(trainer.settings.threads), usual_numbers(), replaced(settings, settings.folder):
+    with (
+        threads(trainer.settings.threads),
+        usual_numbers(),
+        replaced(settings, settings.folder),
+        trainer.averaged.applied(),
+    ):
         shown = images(trainer, settings.rows, settings.seed)
         with bars(console) as progress:
             plans = _plans(trainer, shown, settings, progress)

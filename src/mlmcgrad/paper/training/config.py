@@ -25,7 +25,9 @@ Assignment: TypeAlias = Literal["independent", "shared", "balanced"]
 EncoderGradient: TypeAlias = Literal["iwae", "dreg", "stl", "wake", "mixed"]
 KernelName: TypeAlias = Literal["isir", "importance", "mala", "rwmh"]
 EstimatorName: TypeAlias = Literal["single", "sum"]
-OptimizerName: TypeAlias = Literal["amsgrad", "adagrad", "rmsprop"]
+OptimizerName: TypeAlias = Literal["amsgrad", "adagrad", "rmsprop", "adam"]
+ScheduleName: TypeAlias = Literal["sqrt", "constant_linear", "cosine"]
+FinishName: TypeAlias = Literal["none", "auto", "mlmc", "jsa"]
 LikelihoodName: TypeAlias = Literal["bernoulli", "discretized_logistic"]
 Grid: TypeAlias = Literal["even", "geometric"]
 
@@ -92,6 +94,9 @@ class Gradient:
     """Step size of mala and rwmh."""
     thinning: float = 0.1
     """Drop states below this share of a step's weight at random, without bias; 0 keeps all."""
+    finish: FinishName = "none"
+    """While the step size falls: unbiased gradients (mlmc), persistent chains (jsa), or mlmc as
+    soon as a check finds that the bias matters (auto)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +104,14 @@ class Optimizer:
     """How parameters are updated."""
 
     lr: float | None = None
-    """C of rates C/√n; None: 0.01 (digits), 0.003 (mnist), 0.001."""
+    """Step size, or C of C/√n; None: 0.01 (digits), 0.003 (mnist), 0.001; for adam 0.003 or
+    0.001."""
     optimizer: OptimizerName = "amsgrad"
     """Optimizer of encoder and decoder."""
+    schedule: ScheduleName = "sqrt"
+    """Step sizes: C/√n (paper), constant and in the last third a line to 0, or a cosine."""
+    average: bool = False
+    """Test the average of the last tenth of the iterates, not the last one."""
     batch_size: int | None = None
     """Images per iteration; None: 50 (digits), 128 (cifar10), 100."""
     rho1: float = 0.9
@@ -201,6 +211,8 @@ class Config(Basics):
         flat = self.flat()
         kind = str(self.dataset) if self.dataset in get_args(Dataset) else _PICTURES
         defaults = {name: values[kind] for name, values in _DEFAULTS.items()}
+        if self.optimizer.optimizer == "adam":  # its first steps are not shorter than later ones
+            defaults["lr"] = min(defaults["lr"], 0.003)
         name = f"{Path(self.dataset).stem}-{self.gradient.method}-{self.seed}"
         defaults["out"] = Path("runs") / name
         defaults["assignment"] = "balanced" if self.run.shards else "independent"
@@ -311,6 +323,11 @@ def _check(flat: Mapping[str, Any]) -> None:
     if method != "iwae" and kernel == "isir" and candidates < 2:
         raise ValueError(f"candidates must be ≥ 2 for method {method}, got {candidates}")
     chain = kernel in ("mala", "rwmh") or (kernel == "isir" and candidates > 1)
+    if flat["finish"] != "none" and flat["schedule"] == "sqrt":
+        raise ValueError(
+            f"schedule must be constant_linear or cosine for finish {flat['finish']}, which begins "
+            "when the step size falls, got 'sqrt'"
+        )
     if flat["persistent"] and not chain:
         raise ValueError(
             "persistent needs a chain to continue: kernel mala, rwmh, or isir with "

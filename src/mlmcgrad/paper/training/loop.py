@@ -271,7 +271,7 @@ class TrainingFolder:
         self.trainer, self.settings, self.path = trainer, trainer.settings, trainer.settings.out
         settings, about, launched = self.settings, trainer.source.about(), launch()
         if before:
-            check_same(self.path / CONFIG, _both(before), settings, FREE, **about)
+            check_same(self.path / CONFIG, _both(before), settings, _free(settings), **about)
         state = latest_checkpoint(self.path, lambda path, state: _restore(trainer, path, state))
         self._logged = 0  # the last iteration whose lines are written
         self._saved: tuple[int, int] | None = None  # iteration and `_logged` of the checkpoint
@@ -333,7 +333,8 @@ class TrainingFolder:
         if not self.settings.tests_at(trainer.iteration):
             self._evaluate(final=True)
         self.metrics.sync()
-        summary = {**self._where(), **(trainer.test or {})}
+        checks = {"checks": trainer.checks} if trainer.finish is not None else {}
+        summary = {**self._where(), **(trainer.test or {}), **checks}
         write_json(self.path / SUMMARY, summary)
         return summary
 
@@ -416,9 +417,15 @@ def _settings(record: Any, folder: Path) -> Settings:
         raise ValueError(f"its settings cannot be used ({error!r})") from error
 
 
+def _free(settings: Settings) -> frozenset[str]:
+    """Return the settings that may differ when a run is resumed."""
+    return FREE if settings.schedule == "sqrt" else FREE - {"iterations"}
+
+
 def _restore(trainer: Trainer, path: Path, state: dict[str, Any]) -> None:
     """Load a checkpoint, or raise a ValueError that says why it cannot be used."""
-    check_same(path, _both(state), trainer.settings, FREE, **trainer.source.about())
+    settings = trainer.settings
+    check_same(path, _both(state), settings, _free(settings), **trainer.source.about())
     if missing := {"lines", "logged"} - state.keys():
         raise ValueError(f"it has no {', '.join(sorted(missing))}")
     trainer.load_state_dict(state)

@@ -1,7 +1,9 @@
 """A model in training: an iterator over iterations, and the state that the next one depends on.
 
 Iteration n: y, a batch of the data order; gradients of the objective at n with T_n = c n^α; one
-step of the optimizer with γ_n = C n^{-1/2}. Persistent chains start from their state at the last
+step of the optimizer with γ_n = C n^{-1/2}, or another schedule. When the step size begins to fall,
+another objective may finish the training; `mlmcgrad.finish` decides it where that is left to a
+rule. Persistent chains start from their state at the last
 visit of an image. One generator serves the initial parameters and all draws of the chains; the data
 order has its own, so that it does not depend on the method. In shards (`backward_in_shards`) the
 chains draw from generators that the iteration seeds.
@@ -12,13 +14,15 @@ from generators of their own, seeded by the run and the iteration: they do not d
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import io
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +44,8 @@ from mlmcgrad.distributed.shards import (
 )
 from mlmcgrad.distributed.world import current, seed_for
 from mlmcgrad.estimators import MAX_TRANSITIONS, check_budget
+from mlmcgrad.finish import Finish
+from mlmcgrad.gradient import MarkovGradient
 from mlmcgrad.iwae.evaluate import negative_log_likelihood, squared_gradient_norm
 from mlmcgrad.iwae.networks import (
     BernoulliLikelihood,
@@ -49,11 +55,12 @@ from mlmcgrad.iwae.networks import (
     bits_per_dimension,
 )
 from mlmcgrad.iwae.objective import Objective, ObjectiveInfo
+from mlmcgrad.kernels import Importance
 from mlmcgrad.paper.runs.folder import as_record
 from mlmcgrad.paper.runs.process import interruptible
 from mlmcgrad.paper.training.config import Settings
 from mlmcgrad.paper.training.data import Order, Source
-from mlmcgrad.schedules import power
+from mlmcgrad.schedules import ConstantThenDecay, Schedule, constant_then_linear, cosine, power
 from mlmcgrad.store import Remembered, Store
 
 # theta_squared: ‖Ĥ‖² of the decoder, the second moment of one gradient estimate.
@@ -104,6 +111,7 @@ class Trainer:
         attempt: what the last iteration that began needs to be repeated.
         window: sums since the last line of metrics.jsonl.
         test: result of the last test.
+        averaged: averages of the parameters, which tests use where the settings say so.
     """
 
     def __init__(self, settings: Settings, source: Source) -> None:
@@ -118,9 +126,16 @@ class Trainer:
         self.model = LatentModel(source.sizes, likelihood, self.generator)
         self.objective = _objective(settings, self.model)
         self.store: Store | None = None  # of the chains' states, one for each image
-        if settings.persistent:
+        if settings.persistent or settings.finish == "jsa":
             self.store = Store(len(source.train), settings.latent, device=self.device)
-        self.optimizer = _optimizer(settings, self.model)
+        self.rate = _rate(settings)
+        self.optimizer = _optimizer(settings, self.model, self.rate)
+        self.averaged = optim.Averaged(self.optimizer)
+        self.finisher = _finisher(self.model, settings)
+        self.finish: Finish | None = None
+        if settings.finish == "auto":
+            self.finish = Finish(self.optimizer, _decoder_gradient(self.finisher))
+        self.checks: list[dict[str, Any]] = []  # what the rule measured
         seed = seed_for(settings.seed, "order")
         self.order = Order(len(source.train), settings.batch_size, seed)
         self.iteration, self.seconds = 0, 0.0
@@ -148,6 +163,9 @@ class Trainer:
             KeyboardInterrupt: a signal; everything is as if the iteration had not begun.
         """
         begin, n = time.perf_counter(), self.iteration + 1
+        if self.finish is not None and n in self._check_at and not self.finish.finishing:
+            self._check(self.finish, n)
+        objective, persistent = self._current(n)
         order = self.order.state()
         rows = self.order.next()
         self.attempt = {"iteration": n, "rows": rows, "generator": self.generator.get_state()}
@@ -158,8 +176,8 @@ class Trainer:
                 noise = torch.Generator().manual_seed(seed_for(self.settings.seed, f"pixels {n}"))
                 y = self.source.batch(rows.numpy(), self.device, noise)
                 self.optimizer.zero_grad()
-                x0 = None if self.store is None else self.store.start(rows)
-                step = self._backward(y, x0, n)
+                x0 = self.store.start(rows) if self.store is not None and persistent else None
+                step = self._backward(objective, y, x0, n)
         except KeyboardInterrupt:
             self.order.load(order)
             self.generator.set_state(self.attempt["generator"])
@@ -169,8 +187,11 @@ class Trainer:
         for name, value in (("bound", step.bound), ("norm of the gradient", norm)):
             if not math.isfinite(value):
                 raise FloatingPointError(f"the {name} is {value}")
+        if not isinstance(self.optimizer, optim.AdaptiveOptimizer):
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.rate(n)
         self.optimizer.step()
-        if self.store is not None:
+        if self.store is not None and persistent:
             self.store[rows] = step.estimate.last
         self.iteration = n
         self.spent["evaluations"] += step.evaluations
@@ -179,10 +200,59 @@ class Trainer:
         self.window.add(step, norm, theta * theta)
         self.seconds += time.perf_counter() - begin
 
-    def _backward(self, y: Tensor, x0: Tensor | Remembered | None, n: int) -> ObjectiveInfo:
+    def _backward(
+        self, objective: Objective, y: Tensor, x0: Tensor | Remembered | None, n: int
+    ) -> ObjectiveInfo:
         if shards := self.settings.shards:
-            return backward_in_shards(self.objective, y, shards, self.settings.seed, n=n, x0=x0)
-        return self.objective.backward(y, n=n, x0=x0, generator=self.generator)
+            return backward_in_shards(objective, y, shards, self.settings.seed, n=n, x0=x0)
+        return objective.backward(y, n=n, x0=x0, generator=self.generator)
+
+    def _current(self, n: int) -> tuple[Objective, bool]:
+        """Return the objective of an iteration, and whether its chains resume from the store."""
+        if self.finish is not None:
+            finishing = self.finish.finishing
+        else:
+            finishing = self.settings.finish != "none" and n > _begin_of_decay(self.rate)
+        if finishing:
+            return self.finisher, self.settings.finish == "jsa"
+        return self.objective, self.settings.persistent
+
+    @cached_property
+    def _check_at(self) -> tuple[int, int]:
+        """The iterations before which the rule decides: the first of the decay, and halfway."""
+        begin = _begin_of_decay(self.rate)
+        return begin + 1, begin + 1 + (self.settings.iterations - begin) // 2
+
+    def _check(self, finish: Finish, n: int) -> None:
+        """Let the rule decide at the averaged parameters, once in an iteration.
+
+        Every process of a training does this with the same numbers.
+        """
+        if self.checks and self.checks[-1]["iteration"] == n:  # an interrupted iteration
+            return
+        settings, before = self.settings, finish.state_dict()
+        seed = seed_for(settings.seed, f"finish {n}")
+        generator, host = (torch.Generator(d).manual_seed(seed) for d in (self.device, "cpu"))
+        # No image costs less than the k draws of its shortest simulation.
+        most = int(finish.share * self.spent["evaluations"] / settings.candidates)
+        rows = torch.randperm(len(self.source.train), generator=host)[: max(1, most)]
+        try:
+            with interruptible() if current().size == 1 else nullcontext():
+                y = self.source.batch(rows.numpy(), self.device, host)
+                with self.averaged.applied():
+                    with torch.no_grad():
+                        q = self.model.encoder(y)
+                    spent = self.spent["evaluations"]
+                    check = finish.check(None, y, *q, spent=spent, generator=generator)
+        except KeyboardInterrupt:
+            finish.load_state_dict(before)
+            raise
+        self.spent["evaluations"] += finish.evaluations - before["evaluations"]
+        self.checks.append({"iteration": n, **({} if check is None else check.record())})
+
+    def tested(self) -> AbstractContextManager[None]:
+        """Return a context in which the model has the parameters that tests use."""
+        return self.averaged.applied() if self.settings.average else nullcontext()
 
     def where(self) -> dict[str, Any]:
         """Return iteration, epoch and effort: the beginning of every line of the metrics."""
@@ -197,12 +267,15 @@ class Trainer:
             "seconds": self.seconds,
             "model": dict(self.model.state_dict()),
             "optimizer": self.optimizer.state_dict(),
+            "averaged": self.averaged.state_dict(),
+            "checks": copy.deepcopy(self.checks),
             "generator": self.generator.get_state(),
             "order": self.order.state(),
             "spent": dict(self.spent),
             "window": dataclasses.asdict(self.window),
             "test": self.test,
             **({} if self.store is None else {"store": self.store.state_dict()}),
+            **({} if self.finish is None else {"finish": self.finish.state_dict()}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -216,8 +289,12 @@ class Trainer:
             self.optimizer.load_state_dict(state["optimizer"])
             self.generator.set_state(state["generator"])
             self.order.load(state["order"])
+            self.averaged.load_state_dict(state["averaged"])
+            self.checks = copy.deepcopy(state["checks"])
             if self.store is not None:
                 self.store.load_state_dict(state["store"])
+            if self.finish is not None:
+                self.finish.load_state_dict(state["finish"])
             self.window = Window(**state["window"])
             self.iteration, self.seconds = int(state["iteration"]), float(state["seconds"])
             self.spent, self.test = dict(state["spent"]), state["test"]
@@ -314,7 +391,7 @@ def flushing() -> bool:
 def _objective(settings: Settings, model: LatentModel) -> Objective:
     truncation = power(settings.truncation_scale, settings.truncation_exponent)
     own: dict[str, Any] = {"model": model, "truncation": truncation}
-    own["multilevel"] = settings.estimator
+    own |= {"multilevel": settings.estimator, "continuation": 0.5}
     names = [field.name for field in dataclasses.fields(Objective) if field.name not in own]
     objective = Objective(**own, **{name: getattr(settings, name) for name in names})
     n, c, alpha = settings.iterations, settings.truncation_scale, settings.truncation_exponent
@@ -329,9 +406,60 @@ def _objective(settings: Settings, model: LatentModel) -> Objective:
     return objective
 
 
-def _optimizer(settings: Settings, model: LatentModel) -> torch.optim.Optimizer:
-    rate = power(settings.lr, -0.5)
+# Levels of the multilevel finish: its truncation is 2^6 blocks of k draws.
+_FINISH_TRUNCATION = 64.0
+_FINISH_CONTINUATION = 2.0**-1.5
+
+
+def _finisher(model: LatentModel, settings: Settings) -> Objective:
+    """Return the objective that finishes a training."""
+    common: dict[str, Any] = {"thinning": settings.thinning, "encoder": settings.encoder}
+    common |= {"candidates": settings.candidates, "chunk": settings.chunk}
+    if settings.finish == "jsa":
+        return Objective(model, "iwae", rao_blackwell=True, **common)
+    return Objective(
+        model,
+        "mlmc",
+        kernel="importance",
+        multilevel="sum",
+        truncation=_FINISH_TRUNCATION,
+        continuation=_FINISH_CONTINUATION,
+        assignment="balanced",
+        **common,
+    )
+
+
+def _decoder_gradient(objective: Objective) -> MarkovGradient:
+    """Return the decoder's gradient by importance sampling and the objective's estimator."""
+    model, chunk = objective.model, objective.chunk
+    return MarkovGradient(
+        Importance(model.log_weight, model.propose, objective.candidates, chunk=chunk),
+        lambda z, y, *_: -model.log_joint(z, y),
+        objective.estimator,
+        parameters=tuple(model.decoder.parameters()),
+        chunk=chunk,
+    )
+
+
+def _rate(settings: Settings) -> Schedule:
+    """Return the step sizes."""
+    if settings.schedule == "constant_linear":
+        return constant_then_linear(settings.lr, settings.iterations)
+    if settings.schedule == "cosine":
+        return cosine(settings.lr, settings.iterations)
+    return power(settings.lr, -0.5)
+
+
+def _begin_of_decay(rate: Schedule) -> int:
+    """Return the number of iterations before a finish: none of a cosine, which falls at once."""
+    assert isinstance(rate, ConstantThenDecay)
+    return rate.begin or round((1.0 - 1.0 / 3.0) * rate.total)
+
+
+def _optimizer(settings: Settings, model: LatentModel, rate: Schedule) -> torch.optim.Optimizer:
     named = list(model.named_parameters())
+    if settings.optimizer == "adam":
+        return torch.optim.Adam(named, settings.lr)
     if settings.optimizer == "adagrad":
         return optim.Adagrad(named, rate)
     if settings.optimizer == "rmsprop":
@@ -360,6 +488,10 @@ class Evaluator:
 
     def measure(self) -> dict[str, float]:
         """Return the test likelihood and, if wanted, ‖∇V‖², with standard errors."""
+        with self.trainer.tested():
+            return self._measure()
+
+    def _measure(self) -> dict[str, float]:
         trainer, settings, n = self.trainer, self.trainer.settings, self.trainer.iteration
         nll = negative_log_likelihood(
             trainer.model,
@@ -388,6 +520,10 @@ class Evaluator:
 
         Below each row of test images are their reconstructions.
         """
+        with self.trainer.tested():
+            self._draw(folder)
+
+    def _draw(self, folder: Path) -> None:
         model, n = self.trainer.model, self.trainer.iteration
         generator = self._generator("pictures")
         shape = (_COLUMNS**2, model.sizes.latent)
