@@ -8,18 +8,13 @@ from random import Random
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from scipy.stats import chi2, norm
+from scipy.stats import norm
 
 from mlmcgrad import mixed
-from mlmcgrad.mixed.design import build
-from mlmcgrad.mixed.families import family
-from mlmcgrad.mixed.parameters import Layout
-from mlmcgrad.mixed.result import Fit, _law
+from mlmcgrad.mixed.result import Fit
 from tests.mixed.quadrature import simulate
-from tests.statistics import mean_is
 
 MODEL = simulate("bernoulli", 1, 5, groups=40, rows=5, sd=(1.5, 0.0))
 
@@ -82,35 +77,6 @@ def test_its_table_says_everything(fit: Fit) -> None:
         assert part in text
     assert f"{fit.params['x']:.4f}"[:5] in text
     assert "PROBLEM" not in text
-
-
-def test_random_effects_shrink_and_predictions_use_them(fit: Fit) -> None:
-    effects = fit.random_effects()["g"]
-    assert len(effects) == 40
-    rate = MODEL.data.groupby("g")["y"].mean().to_numpy()
-    assert np.corrcoef(effects["Intercept"], rate)[0, 1] > 0.9
-    assert (effects["Intercept sd"] < fit.sd["g"]["Intercept"]).all()
-    eta = fit.predict(linear=True)
-    expected = fit.params["Intercept"] + fit.params["x"] * MODEL.data["x"]
-    expected += effects["Intercept"].to_numpy()[MODEL.data["g"]]
-    assert np.allclose(eta, expected)
-    assert np.allclose(fit.predict(), 1.0 / (1.0 + np.exp(-eta)))
-    new = pd.DataFrame({"x": [0.5, 0.5], "g": [3, 999]})
-    known, unknown = fit.predict(new, linear=True)
-    assert unknown == pytest.approx(fit.params["Intercept"] + 0.5 * fit.params["x"])
-    assert known == pytest.approx(unknown + effects["Intercept"].iloc[3])
-    assert np.allclose(fit.predict(new, type="fixed", linear=True), unknown)
-
-
-def test_simulated_responses_look_like_the_data(fit: Fit) -> None:
-    """Means of groups vary by the random effects: more than those of one random effect for all."""
-    drawn = [fit.simulate(seed=seed) for seed in range(30)]
-    assert all(set(y.unique()) <= {0.0, 1.0} for y in drawn)
-    spread = [y.groupby(MODEL.data["g"]).mean().std() for y in drawn]
-    real = MODEL.data.groupby("g")["y"].mean().std()
-    assert min(spread) < real < max(spread)
-    assert fit.simulate(seed=3).equals(drawn[3])
-    assert len(fit.simulate(pd.DataFrame({"x": [0.0, 1.0], "g": [0, "new"]}))) == 2
 
 
 def test_a_file_keeps_the_fit(fit: Fit, tmp_path: Path) -> None:
@@ -183,164 +149,6 @@ def test_a_changed_file_is_refused_as_a_whole(fit: Fit, tmp_path: Path) -> None:
         mixed.load(path)
     path.write_text(json.dumps(good, indent=3, sort_keys=True), encoding="utf-8")
     assert str(mixed.load(path)) == str(fit)
-
-
-def test_a_test_of_nested_models(fit: Fit) -> None:
-    """The difference has far less noise than each of the log-likelihoods."""
-    null = mixed.fit("y ~ 1 + (1 | g)", MODEL.data, "bernoulli")
-    found = fit.compare(null)
-    exact = 2.0 * (
-        MODEL.log_likelihood(fit.theta.numpy(), fit.theta.numpy())
-        - MODEL.log_likelihood(np.array([null.theta[0], 0.0, null.theta[1]]), fit.theta.numpy())
-    )
-    assert found.statistic == pytest.approx(exact, abs=6.0 * found.error + 1e-3)
-    assert (found.degrees, null.compare(fit)) == (1, found)
-    assert found.error < fit.llf_se * 2.0
-    assert found.law == "χ²(1)"
-    assert "1 more parameters; p = " in str(found)
-    with pytest.raises(ValueError, match="more or fewer parameters"):
-        fit.compare(fit)
-    with pytest.raises(ValueError, match="same responses"):
-        fit.compare(mixed.fit("y ~ 1 + (1 | g)", MODEL.data.head(150), "bernoulli"))
-
-
-X = "x + (1 | g)"
-
-
-@pytest.mark.parametrize(
-    ("small", "large", "law"),
-    [
-        ("1 + (1 | g)", X, "χ²(1)"),
-        (X, "x + (1 + x | g)", "½χ²(1) + ½χ²(2)"),
-        (X, "x + (1 | g) + (0 + x | g)", "½χ²(0) + ½χ²(1)"),
-        ("x + (0 + x | g)", "x + (1 + x | g)", "½χ²(1) + ½χ²(2)"),
-        ("x + (1 | g) + (0 + x | g)", "x + (1 + x | g)", "χ²(1)"),
-        (X, "x + (1 | g) + (1 | h)", "½χ²(0) + ½χ²(1)"),
-        ("1 + (1 | g)", "x + (1 | g) + (1 | h)", "½χ²(1) + ½χ²(2)"),
-        (X, "x + (1 + x + z | g)", "2 variances are fixed at 0"),
-        (X, "x + (1 | g) + (1 + x | h)", "2 variances are fixed at 0"),
-        (X, "z + (1 + z | g)", "not nested"),
-        (X, "x + (0 + x + z | g)", "not nested"),
-        (X, "x + (1 + x | h)", "not nested"),
-        (X, "x + offset(z) + (1 + x | g)", "not nested"),
-        ("x + z + (1 | g)", "x * z + (1 | g)", "χ²(1)"),
-        ("x + (1 + x | g)", "x + (1 + I(2 * x - 1) + z | g)", "½χ²(2) + ½χ²(3)"),
-    ],
-)
-def test_the_law_of_a_likelihood_ratio(fit: Fit, small: str, large: str, law: str) -> None:
-    found = _as_fitted(fit, large).compare(_as_fitted(fit, small))
-    assert found.law.startswith(law) if law[0] in "½χ2" else law in found.law
-    assert math.isnan(found.p_value) == (law[0] not in "½χ")
-    assert ("no p-value" in str(found)) == math.isnan(found.p_value)
-
-
-def _as_fitted(fit: Fit, right: str) -> Fit:
-    """A fit of another formula, but for its numbers."""
-    rng = np.random.default_rng(0)
-    data = MODEL.data.assign(z=rng.standard_normal(200), h=rng.integers(0, 9, 200))
-    design = build(f"y ~ {right}", data)
-    layout = Layout.of(design, fit.family)
-    theta = torch.ones(layout.size, dtype=torch.float64)
-    assert fit.live is not None
-    return replace(fit, layout=layout, theta=theta, live=replace(fit.live, design=design))
-
-
-def test_p_values_of_mixtures() -> None:
-    t, tails = 3.2, [chi2.sf(3.2, k) for k in (1, 2, 3)]
-    law, p_value = _law(t, 1, 1)
-    assert law == "½χ²(0) + ½χ²(1)"
-    assert p_value == pytest.approx(0.5 * tails[0])
-    assert _law(t, 3, 1)[1] == pytest.approx(0.5 * (tails[1] + tails[2]))
-    assert _law(t, 2, 0)[1] == pytest.approx(tails[1])
-    assert _law(0.0, 1, 1)[1] == _law(-0.1, 1, 1)[1] == 1.0
-    assert math.isnan(_law(t, 2, 2)[1])
-
-
-def test_poisson_is_on_the_boundary_of_negative_binomial(fit: Fit) -> None:
-    poisson = replace(_as_fitted(fit, X), family=family("poisson"))
-    design = poisson.live.design if poisson.live else None
-    assert design is not None
-    larger = family("negative_binomial")
-    layout = Layout.of(design, larger)
-    theta = torch.ones(layout.size, dtype=torch.float64)
-    other = replace(poisson, family=larger, layout=layout, theta=theta)
-    assert other.compare(poisson).law == "½χ²(0) + ½χ²(1)"
-    assert "not nested" in other.compare(_as_fitted(fit, X)).law
-
-
-def test_simulated_p_values(fit: Fit) -> None:
-    """Of an effect that is there: no drawn statistic is as large."""
-    null = mixed.fit("y ~ 1 + (1 | g)", MODEL.data, "bernoulli")
-    found = fit.compare(null, simulate=4)
-    assert found.p_value == pytest.approx(1 / 5)
-    assert found == fit.compare(null, simulate=4)
-    assert found.law == "4 simulated data sets"
-    other = _as_fitted(fit, "z + (1 + z | g)")
-    with pytest.raises(ValueError, match="simulate must be 0, because the models are not nested"):
-        other.compare(fit, simulate=4)
-
-
-def test_a_zero_in_the_smaller_model_has_no_law(fit: Fit) -> None:
-    small, large = _as_fitted(fit, X), _as_fitted(fit, "x + (1 + x | g)")
-    theta = small.theta.clone()
-    theta[small.layout.diagonal] = 0.0
-    found = large.compare(replace(small, theta=theta))
-    assert "a standard deviation of the smaller model is 0" in found.law
-    assert math.isnan(found.p_value)
-
-
-def test_unknown_groups_are_drawn_one_by_one() -> None:
-    """Null: two rows of a group correlate by σ²/(σ² + s²), rows of different groups not at all.
-
-    False alarm 1e-5. All unknown groups once shared one effect.
-    """
-    rng = np.random.default_rng(1)
-    g = np.repeat(np.arange(30), 6)
-    y = rng.standard_normal(30)[g] * 2.0 + rng.standard_normal(180)
-    fit = mixed.fit("y ~ 1 + (1 | g)", {"y": y, "g": g}, "gaussian")
-    groups = [f"new {i}" for i in range(4000)]
-    rows = fit.simulate(pd.DataFrame({"g": np.repeat(groups, 2)}), seed=0).to_numpy()
-    pairs = rows.reshape(4000, 2) - fit.params["Intercept"]
-    assert fit.dispersion is not None
-    variance, residual = fit.sd["g"]["Intercept"] ** 2, fit.dispersion["estimate"] ** 2
-    one, two = torch.from_numpy(pairs).T
-    found = torch.stack([one * two, one * one, one * torch.roll(two, 1)], 1)
-    expected = torch.tensor([variance, variance + residual, 0.0], dtype=torch.float64)
-    assert mean_is(found, expected)
-    without = fit.simulate(pd.DataFrame({"g": [None] * 4000})).to_numpy()
-    assert without.std() == pytest.approx((variance + residual) ** 0.5, rel=0.06)
-    # A group of the fit is one of the groups, whatever rows ask for it.
-    known = fit.simulate(pd.DataFrame({"g": [3, "new", 3]}), seed=2)
-    assert abs(known[0] - known[2]) < 6.0 * residual**0.5
-
-
-def test_marginal_means_are_integrals(fit: Fit) -> None:
-    """Where they are known: probit and log links; and by simulation for the logit."""
-    design = fit.live.design if fit.live else None
-    assert design is not None
-    eta = fit.predict(type="fixed", linear=True)
-    spread = fit.sd["g"]["Intercept"]
-    probit = replace(fit, family=family("bernoulli", "probit"))
-    assert np.allclose(probit.predict(type="marginal"), norm.cdf(eta / (1.0 + spread**2) ** 0.5))
-    counts = replace(fit, family=family("poisson"))
-    assert np.allclose(counts.predict(type="marginal"), np.exp(eta + 0.5 * spread**2))
-    t = np.linspace(-9.0, 9.0, 4001)[:, None]
-    logit = (norm.pdf(t) / (1.0 + np.exp(-eta.to_numpy() - spread * t))).sum(0) * (t[1] - t[0])
-    found = fit.predict(type="marginal")
-    assert np.allclose(found, logit, atol=1e-8)
-    # The mean over groups is nearer to ½ than the probability of a typical group.
-    assert (np.abs(found - 0.5) <= np.abs(fit.predict(type="fixed") - 0.5) + 1e-12).all()
-
-
-def test_predictions_have_names(fit: Fit) -> None:
-    assert fit.predict().name == "probability of y"
-    assert fit.predict(type="marginal").name == "marginal probability of y"
-    assert fit.predict(linear=True).name == "linear predictor"
-    assert replace(fit, family=family("poisson")).predict().name == "mean of y"
-    success = replace(fit.coding, success="yes")
-    assert replace(fit, coding=success).predict().name == "probability of y = yes"
-    with pytest.raises(ValueError, match="type must be conditional, marginal or fixed, got 'mean'"):
-        fit.predict(type="mean")  # type: ignore[arg-type]
 
 
 def test_intervals_that_are_not_estimable_are_nan(fit: Fit) -> None:

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from mlmcgrad.mixed._fit import fit
     from mlmcgrad.mixed.design import build
     from mlmcgrad.mixed.families import Family, family
-    from mlmcgrad.mixed.result import ConvergenceWarning, Fit, LikelihoodRatioTest, load
+    from mlmcgrad.mixed.inference import LikelihoodRatioTest, anova
+    from mlmcgrad.mixed.result import ConvergenceWarning, Fit, load
 
 _HOME = {
     "ConvergenceWarning": "result",
     "Family": "families",
     "Fit": "result",
-    "LikelihoodRatioTest": "result",
+    "LikelihoodRatioTest": "inference",
+    "anova": "inference",
     "build": "design",
     "family": "families",
     "fit": "_fit",
@@ -32,6 +34,7 @@ __all__ = [
     "Family",
     "Fit",
     "LikelihoodRatioTest",
+    "anova",
     "build",
     "family",
     "fit",

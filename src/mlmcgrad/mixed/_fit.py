@@ -6,7 +6,7 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from mlmcgrad.estimators import Estimator
 from mlmcgrad.mixed.columns import Data
 from mlmcgrad.mixed.crossed.likelihood import Crossed
 from mlmcgrad.mixed.design import Design, build
-from mlmcgrad.mixed.families import Bernoulli, Family, Gaussian
+from mlmcgrad.mixed.families import Bernoulli, Binomial, Family, Gaussian, Weighted
 from mlmcgrad.mixed.families import family as family_of
 from mlmcgrad.mixed.grouped.likelihood import Grouped
 from mlmcgrad.mixed.parameters import Layout, scaled, start
@@ -66,6 +66,7 @@ def fit(
     family: str | Family,
     *,
     link: str | None = None,
+    weights: str | Sequence[float] | None = None,
     seed: int = 0,
     tolerance: float = 0.02,
     iterations: int = 2000,
@@ -77,11 +78,14 @@ def fit(
 
     Args:
         formula: for example "use ~ age + urban + (1 + urban | district)".
-        data: a pandas frame, a dict of columns, or the path of a CSV file. Rows with a missing
-            value in one of the formula's columns are left out.
+        data: a pandas frame, a dict of columns, or the path of a CSV or Parquet file. Rows with a
+            missing value in one of the formula's columns are left out.
         family: bernoulli, binomial, poisson, negative_binomial, gaussian, gamma, or an object with
             the members of `mixed.Family`.
         link: logit (the default), probit or cloglog for bernoulli and binomial.
+        weights: prior weights of the rows, or the name of their column, as in lme4. A gaussian row
+            has the variance sigma²/weight; for other families its log-likelihood is multiplied by
+            its weight, as if it occurred that often.
         seed: seed of all randomness; the same seed gives the same fit.
         tolerance: the largest Monte Carlo error of an estimate, in its standard errors.
         iterations: maximum number of iterations.
@@ -109,13 +113,18 @@ def fit(
     whole(candidates, "candidates", 2)
     model = family_of(family, link)
     with np.errstate(under="ignore"):  # harmless, whatever np.seterr says
-        design = build(formula, data)
+        design = build(formula, data, weights)
         if estimator is not None and len(design.effects) > 1:
             raise ValueError(
                 f"estimator is for one grouping factor, got {[e.factor for e in design.effects]}; "
                 "leave it out"
             )
         model.check(design.y, design.trials)
+        if weights is not None and isinstance(model, Binomial):
+            raise ValueError(
+                "weights must be None for binomial responses, whose weights are their trials; "
+                "multiply successes and trials instead"
+            )
         _check_groups(design, model)
         result = _maximise(
             design,
@@ -147,14 +156,19 @@ def _maximise(
     begun = time.monotonic()
     with _threads(len(design.y)), _overflow_errors():
         units, scale = scaled(design, family)
-        generator = torch.Generator().manual_seed(seed)
-        likelihood: MarginalLikelihood
-        if len(design.effects) > 1:
-            likelihood = Crossed(units, family, generator)
-        else:
-            likelihood = Grouped(units, family, estimator, candidates, generator)
+        law = family
+        if design.weights is not None and not isinstance(family, Gaussian):
+            units, law = replace(units, trials=design.weights), Weighted(family)
+
+        def integrated(seed: int) -> MarginalLikelihood:
+            generator = torch.Generator().manual_seed(seed)
+            if len(design.effects) > 1:
+                return Crossed(units, law, generator)
+            return Grouped(units, law, estimator, candidates, generator)
+
+        likelihood = integrated(seed)
         layout, report = likelihood.layout, _reporter(progress, begun)
-        theta = start(units, family, layout)
+        theta = start(units, law, layout)
         state, path, problem = SearchState(0, theta), list[FitStep](), None
         flat, certificate, stopped = None, None, None
         names = theta_names(
@@ -167,7 +181,7 @@ def _maximise(
                 path.append(FitStep(state.iteration, state.averaged > 0, at, noise, design.names))
                 report(path[-1])
                 if likelihood.length(state.theta) > farthest:
-                    if _diverges(units, family, likelihood, state.theta):
+                    if _diverges(units, law, likelihood, state.theta):
                         problem = _SEPARATED
                         break
                     farthest *= 2.0
@@ -178,7 +192,7 @@ def _maximise(
                 state = replace(state, information=information)
                 flat = _undetermined(layout, state.theta, information)
                 if flat is not None:
-                    problem = _SEPARATED if _separated(units, family) else _FLAT.format(names[flat])
+                    problem = _SEPARATED if _separated(units, law) else _FLAT.format(names[flat])
             if problem is None:
                 certificate, state = certify(likelihood, state)
                 problem = None if certificate.holds else _NOT_CERTIFIED
@@ -206,9 +220,9 @@ def _maximise(
         if flat is not None:
             covariance[flat] = covariance[:, flat] = math.nan
 
-        def refit(y: Tensor, seed: int) -> Fit:
+        def refit(design: Design, seed: int) -> Fit:
             return _maximise(
-                replace(design, y=y),
+                design,
                 family,
                 seed,
                 tolerance=tolerance,
@@ -237,7 +251,7 @@ def _maximise(
             seconds=time.monotonic() - begun,
             seed=seed,
             path=tuple(path),
-            live=Live(design, value, refit, stopped),
+            live=Live(design, value, refit, integrated, scale, stopped),
         )
 
 

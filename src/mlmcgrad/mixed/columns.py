@@ -6,8 +6,8 @@ reference of the default contrasts. The groups of a:b are the combinations that 
 
 A term is coded without redundancy: a level is left out where terms of lower order span it, as in R
 and patsy. The coding depends on the formula, the levels of the columns, and the numbers stored by
-center() and scale(), and on nothing else. So new data are coded exactly as the data of the fit, and
-a file only has to store names and numbers.
+center(), scale(), poly(), bs() and ns(), and on nothing else. So new data are coded exactly as the
+data of the fit, and a file only has to store names and numbers.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.api import types
 
+from mlmcgrad.mixed.bases import Basis
 from mlmcgrad.mixed.formula import Component, Contrast, Term, alike, reason
 
 Data: TypeAlias = pd.DataFrame | Mapping[str, Any] | str | Path
@@ -55,22 +56,30 @@ def frame(data: Data) -> pd.DataFrame:
     """Return the data as a frame.
 
     Args:
-        data: a pandas frame, a dict of columns of equal length, or the path of a CSV file.
+        data: a pandas frame, a dict of columns of equal length, or the path of a file: Parquet if
+            its name ends in .parquet, otherwise CSV, which may be compressed (.csv.gz).
     """
     if isinstance(data, pd.DataFrame):
         return data
     if isinstance(data, (str, Path)):
         if not Path(data).is_file():
             raise FileNotFoundError(
-                f"data: there is no file {str(data)!r}; give the path of a CSV file"
+                f"data: there is no file {str(data)!r}; give the path of a CSV or Parquet file"
             )
     elif not isinstance(data, Mapping):
         raise ValueError(
-            f"data must be a pandas DataFrame, a dict of columns or the path of a CSV file, "
-            f"got {type(data).__name__}"
+            f"data must be a pandas DataFrame, a dict of columns or the path of a CSV or Parquet "
+            f"file, got {type(data).__name__}"
         )
     try:
-        return pd.DataFrame(data) if isinstance(data, Mapping) else pd.read_csv(data)
+        if isinstance(data, Mapping):
+            return pd.DataFrame(data)
+        return (pd.read_parquet if Path(data).suffix == ".parquet" else pd.read_csv)(data)
+    except ImportError:
+        raise ModuleNotFoundError(
+            f"data: Parquet files such as {str(data)!r} need pyarrow; pip install pyarrow",
+            name="pyarrow",
+        ) from None
     except Exception as error:
         source = "the dict" if isinstance(data, Mapping) else f"the file {str(data)!r}"
         raise ValueError(f"data: {source} is not a table: {reason(error)}") from None
@@ -175,7 +184,8 @@ class Values:
     Args:
         text: the formula, for messages.
         data: columns converted by `coerce`.
-        kept: for each center() and scale() its numbers; by default computed from the data.
+        kept: for each center(), scale(), poly(), bs() and ns() its numbers; by default computed
+            from the data.
     """
 
     def __init__(
@@ -198,6 +208,9 @@ class Values:
         if not contrast.empty:
             codes = contrast.index.get_indexer(pd.Index(self.data[component.column]))
             return contrast.to_numpy()[codes]
+        if component.basis is not None:
+            with _plain_errors(self.text):
+                return np.asarray(component.value(self))
         values = self.evaluate(component)
         with _plain_errors(self.text):
             return values.to_numpy(np.float64)[:, None]
@@ -214,6 +227,15 @@ class Values:
             self.kept[call] = (mean, spread) if scaled else (mean,)
         mean, *spreads = self.kept[call]
         return (values - mean) / spreads[0] if scaled else values - mean
+
+    def basis(self, call: str, values: pd.Series[Any], basis: Basis) -> NDArray[np.float64]:
+        """Return the columns of poly(), bs() or ns(), (rows, columns)."""
+        if not types.is_numeric_dtype(values):
+            raise ValueError(f"{call} must be a function of numbers, got {values.iloc[0]!r}")
+        x = np.asarray(values, np.float64)
+        if not self._new:
+            self.kept[call] = basis.numbers(x)
+        return basis.columns(x, self.kept[call])
 
 
 @final
@@ -310,8 +332,16 @@ def _mergeable(pair: tuple[_Space, _Space]) -> bool:
 def _coding(component: Component, levels: tuple[Level, ...], full: bool) -> pd.DataFrame:
     """Return the contrast matrix with the names of its columns, (levels, columns)."""
     name, contrast = component.name, component.contrast or Contrast("Treatment")
+    if component.basis is not None:
+        return pd.DataFrame(columns=[f"{name}[{i + 1}]" for i in range(component.basis.size)])
     if not levels:
         return pd.DataFrame(columns=[name])
+    if contrast.kind in ("Poly", "Helmert"):
+        labels = [f"{name}[{i}]" for i in range(1, len(levels))]
+        matrix = pd.DataFrame(_CONTRASTS[contrast.kind](len(levels)), levels, labels)
+        if full:
+            matrix.insert(0, f"{name}[mean]", 1.0)
+        return matrix
     omitted = contrast.level
     if omitted is None:
         omitted = levels[0 if contrast.kind == "Treatment" else -1]
@@ -328,6 +358,23 @@ def _coding(component: Component, levels: tuple[Level, ...], full: bool) -> pd.D
         if full:
             matrix.insert(0, f"{name}[mean]", 1.0)
     return matrix
+
+
+def _polynomials(count: int) -> NDArray[np.float64]:
+    """Return orthonormal polynomials of the numbers of the levels, as R's contr.poly."""
+    numbers = np.arange(count, dtype=np.float64)
+    chosen = Basis("poly", count - 1, count - 1)
+    return chosen.columns(numbers, chosen.numbers(numbers))
+
+
+def _helmert(count: int) -> NDArray[np.float64]:
+    """Return each level against the mean of those before it, as R's contr.helmert."""
+    matrix = np.triu(-np.ones((count, count - 1)))
+    matrix[np.arange(1, count), np.arange(count - 1)] = np.arange(1, count)
+    return matrix
+
+
+_CONTRASTS = {"Poly": _polynomials, "Helmert": _helmert}
 
 
 def _plain(values: pd.Series[Any]) -> pd.Series[Any]:

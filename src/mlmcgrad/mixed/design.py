@@ -4,7 +4,8 @@
 
 with fixed columns x (`fixed`), offset o, and for each grouping factor f the few columns z_f of a
 row (`Effects.columns`) and the index of its group (`Effects.index`): memory is rows × columns,
-never rows × groups. Σ_f is block diagonal, with one block for each (… | f) in the formula.
+never rows × groups. Σ_f is block diagonal, with one block for each (… | f) in the formula; for
+(… || f) it is diagonal.
 
 A numeric response is used as it is. A response with two levels (text, booleans) becomes
 1{y = success}, where success is the level that the formula names, y['yes'] ~ …, and otherwise the
@@ -17,7 +18,7 @@ indistinguishable from V + s² w wᵀ: no column may be a combination of those o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -60,7 +61,7 @@ class Effects:
         terms: names of the columns: "Intercept", "urban[yes]", …
         columns: (rows, terms) float64.
         blocks: sizes of the correlated blocks of terms: (2,) for (1 + x | g), (1, 1) for
-            (1 | g) + (0 + x | g).
+            (1 | g) + (0 + x | g) and for (1 + x || g).
     """
 
     factor: str
@@ -85,6 +86,8 @@ class Design:
         names: "Intercept", "age", "urban[yes]", …
         effects: the random effects of each grouping factor.
         coding: how the columns were coded, for new data.
+        data: the rows, in the columns of the formula.
+        weights: prior weight of each row, (rows,); None means 1.
         dropped: number of rows left out because of missing values.
     """
 
@@ -96,6 +99,8 @@ class Design:
     names: tuple[str, ...]
     effects: tuple[Effects, ...]
     coding: Coding
+    data: pd.DataFrame
+    weights: Tensor | None = None
     dropped: int = 0
 
 
@@ -108,7 +113,7 @@ class Coding:
         formula: the formula.
         success: the level of the response that is coded as 1, if it has levels.
         columns: type and levels of each column.
-        kept: for each center() and scale() its numbers.
+        kept: for each center(), scale(), poly(), bs() and ns() its numbers.
         groups: labels of the groups of each factor.
     """
 
@@ -147,12 +152,13 @@ class Coding:
         )
 
 
-def build(formula: str, data: Data) -> Design:
+def build(formula: str, data: Data, weights: str | Sequence[float] | None = None) -> Design:
     """Evaluate a formula on data, without the rows that have missing values.
 
     Args:
         formula: for example "use ~ age + urban + (1 + urban | district)".
-        data: a pandas frame, a dict of columns, or the path of a CSV file.
+        data: a pandas frame, a dict of columns, or the path of a CSV or Parquet file.
+        weights: prior weights of the rows, or the name of their column.
 
     Returns:
         Tensors, names, and the coding for new data.
@@ -166,8 +172,10 @@ def build(formula: str, data: Data) -> Design:
     parsed = parse(formula)
     side = parsed.response
     used = side.value.columns | side.trial_columns | parsed.predictors | parsed.grouping
-    table = select(frame(data), used)
-    rows = table.dropna().reset_index(drop=True)
+    whole = frame(data)
+    table, prior = select(whole, used), _weights(whole, weights)
+    complete = table.notna().all(axis=1).to_numpy() & ~np.isnan(prior)
+    rows, prior = table[complete].reset_index(drop=True), prior[complete]
     if rows.empty:
         empty = [name for name in table if table[name].isna().all()]
         why = f"column {empty[0]!r} has no values" if len(table) and empty else "each has a gap"
@@ -179,7 +187,33 @@ def build(formula: str, data: Data) -> Design:
     _check_fixed(design.fixed, design.names)
     for effects in design.effects:
         _check_effects(effects)
-    return replace(design, dropped=len(table) - len(rows))
+    return replace(
+        design,
+        weights=None if weights is None else torch.from_numpy(prior),
+        dropped=len(table) - len(rows),
+    )
+
+
+def _weights(data: pd.DataFrame, weights: str | Sequence[float] | None) -> NDArray[np.float64]:
+    """Return the prior weights, (rows,); NaN where one is missing."""
+    if weights is None:
+        return np.ones(len(data))
+    values = select(data, [weights])[weights] if isinstance(weights, str) else weights
+    what = f"the weights in {weights!r}" if isinstance(weights, str) else "weights"
+    try:
+        found = np.array(values, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{what} must be numbers, got {next(iter(values))!r}") from None
+    if found.shape != (len(data),):
+        raise ValueError(f"{what} must have one number per row, {len(data)}, got {found.shape}")
+    wrong = ~(np.isnan(found) | (np.isfinite(found) & (found > 0.0)))
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise ValueError(
+            f"{what} must be positive and finite, got {float(found[row])} in row {row} (counted "
+            "from 0); leave out rows without weight"
+        )
+    return found
 
 
 def _assemble(
@@ -224,6 +258,7 @@ def _assemble(
         names=fixed.names,
         effects=effects,
         coding=Coding(formula.text, success, columns, values.kept, groups_of),
+        data=rows,
     )
 
 
@@ -246,10 +281,12 @@ def _effects(
     """Join the blocks of each factor; b:a is a:b, under the name that comes first."""
     found: dict[frozenset[str], tuple[str, ...]] = {}
     members: dict[frozenset[str], list[tuple[tuple[str, ...], Tensor]]] = {}
-    for term, block in zip(formula.random, blocks, strict=True):
+    for term, (labels, matrix) in zip(formula.random, blocks, strict=True):
+        each = [((label,), matrix[:, i : i + 1]) for i, label in enumerate(labels)]
         for names in term.factors:
             found.setdefault(frozenset(names), names)
-            members.setdefault(frozenset(names), []).append(block)
+            own = members.setdefault(frozenset(names), [])
+            own.extend([(labels, matrix)] if term.correlated else each)
     effects = []
     for key, names in found.items():
         factor = ":".join(names)

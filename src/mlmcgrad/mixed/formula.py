@@ -8,8 +8,8 @@ and texts are replaced by `_0_`, `_1_`, …, and a:b by a ** _ ** b, which has t
 colon: above *, below the power of a bracket.
 
 A function in a formula must mean the same for new data. So it works elementwise (NumPy's `ufunc`s,
-as `log(x)` or `np.log(x)`), or stores two numbers (`center`, `scale`), or codes levels (`C`, `S`,
-`T`).
+as `log(x)` or `np.log(x)`), or stores some numbers (`center`, `scale`; `poly`, `bs` and `ns`, which
+have several columns), or codes levels (`C`, `S`, `T`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
+
+from mlmcgrad.mixed.bases import Basis, basis
 
 if TYPE_CHECKING:
     from mlmcgrad.mixed.columns import Values
@@ -50,19 +52,21 @@ _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.GtE: operator.ge,
 }
 _HINT = "write for example 'y ~ 1 + x + (1 + x | group)'"
-_REFUSED = {"||": "write (1 | g) + (0 + x | g)", "^": "write **", "#": "leave out comments"}
+_REFUSED = {"^": "write **", "#": "leave out comments"}
+_BASES = ("poly", "bs", "ns")
 # A text, a quoted name, a number, or a name.
 _TOKEN = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]+`|\.?\d[\w.]*|[^\W\d][\w.]*")
 _HIDDEN = re.compile(r" ?_(\d+)_ ?")
 # Control characters, separators of lines, changes of direction, halves of characters.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_COLON = "**_**"
+_COLON, _BARS = "**_**", "|_|"
+_PLAIN = re.compile(r"(?!(True|False|None|and|or|not|in|is|if|else|for|lambda)$)[^\W\d_][\w.]*")
 
 
 @final
 @dataclass(frozen=True)
 class Contrast:
-    """The coding of levels: "Treatment" with a reference level, or "Sum" with an omitted one."""
+    """The coding of levels: Treatment with a reference level, Sum with an omitted one, Poly, …."""
 
     kind: str
     level: Any = None
@@ -80,6 +84,7 @@ class Component:
         column: name of the column if it is one, without arithmetic.
         value: the function that evaluates it.
         contrast: the contrast in C(), S() or T().
+        basis: the basis of poly(), bs() or ns(), which has several columns.
     """
 
     name: str = field(compare=False)
@@ -88,6 +93,14 @@ class Component:
     column: str | None = field(compare=False)
     value: Callable[[Values], Any] = field(compare=False, repr=False)
     contrast: Contrast | None = None
+    basis: Basis | None = None
+
+    @property
+    def source(self) -> str:
+        """Its text in a formula, in which unusual names of columns are quoted."""
+        if self.column is None or self.contrast is not None:
+            return self.name
+        return _quoted(self.column)
 
 
 # The components whose product it is; the intercept has none.
@@ -106,6 +119,8 @@ _CONTRASTS: dict[str, Callable[..., Contrast]] = {
     "T": lambda ref=None: Contrast("Treatment", ref),
     "Sum": lambda omit=None: Contrast("Sum", omit),
     "Treatment": lambda reference=None: Contrast("Treatment", reference),
+    "Poly": lambda: Contrast("Poly"),
+    "Helmert": lambda: Contrast("Helmert"),
 }
 
 
@@ -135,15 +150,24 @@ class Response:
 @final
 @dataclass(frozen=True)
 class RandomTerm:
-    """One term (terms | factors); its effects are correlated.
+    """One term (terms | factors), or (terms || factors).
 
     Args:
         terms: the intercept and the terms on the left.
         factors: for each factor on the right, the columns whose combinations form its groups.
+        correlated: whether its effects are correlated; with || they are not.
     """
 
     terms: tuple[Term, ...]
     factors: tuple[tuple[str, ...], ...]
+    correlated: bool = True
+
+    def __str__(self) -> str:
+        bars = "|" if self.correlated or self.terms == ((),) else "||"
+        left = " + ".join(map(_source, self.terms))
+        left = left if () in self.terms else f"0 + {left}"
+        factors = [":".join(map(_quoted, names)) for names in self.factors]
+        return " + ".join(f"({left} {bars} {factor})" for factor in factors)
 
 
 @final
@@ -186,6 +210,34 @@ class Formula:
         """Names of the predictors inside C(), S() or T()."""
         return frozenset(name for c in self.components if c.contrast for name in c.columns)
 
+    def __str__(self) -> str:
+        """Write the formula with all its terms; `parse` reads it as the same model."""
+        intercept = "1" if () in self.fixed else "0"
+        terms = [intercept, *(_source(term) for term in self.fixed if term)]
+        offsets = [f"offset({each.source})" for each in self.offsets]
+        return f"{self.response.text} ~ {' + '.join([*terms, *offsets, *map(str, self.random)])}"
+
+    def smaller(self) -> Iterator[tuple[str, Formula]]:
+        """Yield the name of each term that can be dropped, and the formula without it.
+
+        A term can be dropped if it is part of no other: a only after a:b, and the intercept of a
+        group only after its slopes. The intercept of the fixed effects is never dropped.
+        """
+        for term in _outermost(self.fixed):
+            rest = tuple(other for other in self.fixed if other != term)
+            if term and rest:
+                yield _source(term), replace(self, fixed=rest)
+        parts = [replace(each, factors=(f,)) for each in self.random for f in each.factors]
+        for i, part in enumerate(parts):
+            for term in _outermost(part.terms):
+                rest = tuple(other for other in part.terms if other != term)
+                kept = [replace(part, terms=rest)] if rest else []
+                random = (*parts[:i], *kept, *parts[i + 1 :])
+                yield (
+                    f"{_source(term)} in {part}" if rest else str(part),
+                    replace(self, random=random),
+                )
+
 
 def parse(text: str) -> Formula:
     """Parse a formula such as "y ~ x + (1 | g)".
@@ -220,7 +272,7 @@ class _Parser:
             raise self.misread(f"it has {what}", _HINT)
         self.left = self._shown(sides[0])
         # In brackets a formula may have several lines; 1 is the implied intercept.
-        self.source = "({}\n, 1 + {}\n)".format(*sides).replace(":", _COLON)
+        self.source = "({}\n, 1 + {}\n)".format(*sides).replace(":", _COLON).replace("||", _BARS)
         try:
             self.tree = ast.parse(self.source, mode="eval").body
         except (SyntaxError, ValueError, MemoryError) as error:
@@ -320,6 +372,9 @@ class _Parser:
                 return self.interactions(self.powers(left, power), self.terms(right))
             case ast.BinOp(left, ast.Pow(), right):
                 return self.powers(left, right)
+            case ast.BinOp(ast.BinOp(left, ast.BitOr(), ast.Name("_")), ast.BitOr(), right) if top:
+                self.random.append(self.random_term(left, right, correlated=False))
+                return []
             case ast.BinOp(left, ast.BitOr(), right) if top:
                 self.random.append(self.random_term(left, right))
                 return []
@@ -370,7 +425,7 @@ class _Parser:
             found.append(tuple(dict.fromkeys((*left, *right))))
         return found
 
-    def random_term(self, left: ast.expr, right: ast.expr) -> RandomTerm:
+    def random_term(self, left: ast.expr, right: ast.expr, correlated: bool = True) -> RandomTerm:
         """Return (left | right); as in the fixed effects, 1 is implied unless 0 removes it."""
         terms, factors = _distinct([(), *self.terms(left)]), _distinct(self.terms(right))
         if not terms:
@@ -382,7 +437,8 @@ class _Parser:
                 got = ":".join(part.name for part in factor) or "1"
                 what = f"a grouping factor is a column or columns joined by : or /, got {got}"
                 raise self.misread(what, "compute it as a column first")
-        return RandomTerm(terms, tuple(tuple(str(c.column) for c in factor) for factor in factors))
+        columns = tuple(tuple(str(c.column) for c in factor) for factor in factors)
+        return RandomTerm(terms, columns, correlated)
 
     def component(self, node: ast.expr) -> Component:
         """Return a term of its own."""
@@ -393,7 +449,36 @@ class _Parser:
                 return replace(self.expression(column), name=name, code=code, contrast=contrast)
             case ast.Call(ast.Name("C" | "S" | "T" as function)):
                 raise self.misread(f"{function}() takes the name of a column", "compute it first")
+            case ast.Call(ast.Name(kind), [inner, *rest]) if kind in _BASES:
+                return self.basis(node, kind, inner, rest, node.keywords)
         return self.expression(node, ("center", "scale", "standardize"))
+
+    def basis(
+        self,
+        node: ast.Call,
+        kind: str,
+        inner: ast.expr,
+        given: list[ast.expr],
+        named: list[ast.keyword],
+    ) -> Component:
+        """Return poly(), bs() or ns(), which has several columns."""
+        name = self.written(node)
+        try:
+            options = {str(each.arg): _literal(each.value) for each in named}
+            chosen = basis(kind, *map(_literal, given), **options)
+        except (TypeError, ValueError) as error:
+            what = f"{name} cannot be read: {reason(error)}"
+            remedy = "write for example poly(x, 2), bs(x, df=5) or ns(x, knots=(1, 2))"
+            raise self.misread(what, remedy) from None
+        code, argument = ast.unparse(node), self.function(inner, ())
+        return Component(
+            name,
+            code,
+            frozenset(_columns(inner)),
+            None,
+            lambda values: values.basis(code, argument(values), chosen),
+            basis=chosen,
+        )
 
     def argument(self, node: ast.expr) -> Any:
         """Evaluate an argument of C(), S() or T(): a contrast, or a level."""
@@ -450,8 +535,11 @@ class _Parser:
                 inner = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
             case ast.Call(ast.Name("offset")):
                 raise self.misread("offset() can only be added", "write + offset(x)")
+            case ast.Call(ast.Name(name)) if name in _BASES:
+                what = f"{name}() has several columns and is a term of its own"
+                raise self.misread(what, f"write {name}(x, 3)")
             case ast.Call(ast.Name(name)):
-                known = ["I", *stateful]
+                known = ["I", *stateful, *_BASES]
                 raise ValueError(
                     f"formula {self.text!r} calls {name}(), but functions in a formula must be "
                     f"elementwise (log, np.exp, …) or one of {', '.join(known)}; compute it as a "
@@ -488,7 +576,9 @@ class _Parser:
 
     def _shown(self, source: str) -> str:
         """Put the hidden tokens back."""
-        text = source.replace(_COLON, ":").replace("'_", " _").replace("_'", "_ ")
+        text = (
+            source.replace(_COLON, ":").replace(_BARS, "||").replace("'_", " _").replace("_'", "_ ")
+        )
         return _HIDDEN.sub(lambda match: self.hidden[int(match[1])], text).strip()
 
     def _reason(self, error: Exception) -> str:
@@ -509,6 +599,27 @@ def _distinct(terms: Sequence[Term | None]) -> tuple[Term, ...]:
         else:
             found.setdefault(frozenset(term), term)
     return tuple(sorted(found.values(), key=bool))
+
+
+def _outermost(terms: Sequence[Term]) -> list[Term]:
+    """Return the terms that are part of no other."""
+    return [term for term in terms if not any(set(term) < set(other) for other in terms)]
+
+
+def _literal(node: ast.expr) -> Any:
+    """Return a number or a tuple of numbers."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise ValueError("after the column it takes only numbers") from None
+
+
+def _source(term: Term) -> str:
+    return ":".join(component.source for component in term) or "1"
+
+
+def _quoted(column: str) -> str:
+    return column if _PLAIN.fullmatch(column) else f"`{column}`"
 
 
 def _columns(node: ast.AST) -> set[str]:

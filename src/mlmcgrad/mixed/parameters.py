@@ -128,7 +128,11 @@ class Scale:
 
 def scaled(design: Design, family: Family) -> tuple[Design, Scale]:
     """Return the design in the units of the search, and the map back."""
-    rows = len(design.y)
+    rows, log_volume = len(design.y), 0.0
+    weights = design.weights if isinstance(family, Gaussian) else None
+    if weights is not None:
+        # With variance σ²/w, the rows times √w have the variance σ²; the density gains √w.
+        design, log_volume = _times(design, weights.sqrt()), 0.5 * float(weights.log().sum())
     unit = float(design.y.std()) if isinstance(family, Gaussian) else 1.0
     q, r = torch.linalg.qr(design.fixed)
     columns = torch.cat([effects.columns for effects in design.effects], 1)
@@ -148,7 +152,21 @@ def scaled(design: Design, family: Family) -> tuple[Design, Scale]:
     new = replace(
         design, y=design.y / unit, offset=design.offset / unit, fixed=q * rows**0.5, effects=effects
     )
-    return new, Scale(matrix, shift, -rows * math.log(unit), tuple(s / unit for s in parts))
+    return new, Scale(
+        matrix, shift, log_volume - rows * math.log(unit), tuple(s / unit for s in parts)
+    )
+
+
+def _times(design: Design, root: Tensor) -> Design:
+    """Multiply the response and all columns of each row."""
+    effects = tuple(replace(e, columns=e.columns * root[:, None]) for e in design.effects)
+    return replace(
+        design,
+        y=design.y * root,
+        offset=design.offset * root,
+        fixed=design.fixed * root[:, None],
+        effects=effects,
+    )
 
 
 def start(design: Design, family: Family, layout: Layout) -> Tensor:

@@ -8,36 +8,32 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, final, get_type_hints
+from typing import TYPE_CHECKING, Literal, final, get_type_hints, overload
 
 import numpy as np
 import pandas as pd
 import torch
-from scipy.special import chdtrc, ndtr, ndtri, roots_hermitenorm
+from scipy.special import ndtr, ndtri
 from torch import Tensor
 
-from mlmcgrad.mixed import files
+from mlmcgrad.mixed import files, inference, prediction
 from mlmcgrad.mixed.columns import Data
 from mlmcgrad.mixed.design import Coding, Design
-from mlmcgrad.mixed.families import Bernoulli, Binomial, Family, NegativeBinomial, Poisson
+from mlmcgrad.mixed.families import Family
 from mlmcgrad.mixed.families import family as family_of
 from mlmcgrad.mixed.figures import plot
 from mlmcgrad.mixed.formula import printable
-from mlmcgrad.mixed.parameters import Layout
-from mlmcgrad.mixed.search import FitCertificate, LogLikelihood
-from mlmcgrad.mixed.table import table
+from mlmcgrad.mixed.parameters import Layout, Scale
+from mlmcgrad.mixed.search import FitCertificate, LogLikelihood, MarginalLikelihood
+from mlmcgrad.mixed.table import table, tidy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INTERRUPTED = "interrupted"
-_NORMAL = 1.959963984540054  # the 97.5 % quantile
-_WIDEST_LOG = 2.0  # standard error of a logarithm above which there is no interval
-_NODES = 200  # of quadrature, for a marginal mean
-_SIMULATE = "no simple law is known; use compare(..., simulate=200)"
 
 
 @final
@@ -81,7 +77,9 @@ class Live:
 
     design: Design
     value: LogLikelihood
-    refit: Callable[[Tensor, int], Fit]  # to another response, with a seed
+    refit: Callable[[Design, int], Fit]  # to another response or other columns, with a seed
+    integrated: Callable[[int], MarginalLikelihood]  # in the units of the search, with a seed
+    scale: Scale  # of these units
     stopped: KeyboardInterrupt | None = None  # the interrupt that ended the search
 
 
@@ -96,42 +94,6 @@ class FitSummary(str):
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(self)}</pre>"
-
-
-@final
-@dataclass(frozen=True)
-class LikelihoodRatioTest:
-    """Twice the difference of two log-likelihoods, larger model minus smaller one.
-
-    If the smaller model is true, and does not fix a variance at 0, the law of the statistic is χ²
-    with k degrees of freedom, k parameters being added. A variance of 0 is on the boundary of the
-    parameter space. If one variance is fixed there, alone or with its covariances, the law is the
-    mixture ½χ²_{k−1} + ½χ²_k (Stram and Lee, 1994). So it is for negative binomial against Poisson
-    responses. In other cases no simple law is known: `Fit.compare(..., simulate=200)` draws from
-    it.
-
-    Attributes:
-        statistic: the statistic.
-        error: its Monte Carlo standard error.
-        degrees: the number of parameters that the larger model adds.
-        p_value: NaN if no law is known, or if the models are not nested.
-        law: the law behind the p-value, or why there is none.
-    """
-
-    statistic: float
-    error: float
-    degrees: int
-    p_value: float
-    law: str
-
-    def __str__(self) -> str:
-        end = f"no p-value: {self.law}"
-        if not math.isnan(self.p_value):
-            end = f"p = {self.p_value:.4g} ({self.law})"
-        return (
-            f"2 × difference of log-likelihoods {self.statistic:.3f} ± {self.error:.2g}, "
-            f"{self.degrees} more parameters; {end}"
-        )
 
 
 @final
@@ -228,12 +190,26 @@ class Fit:
         """Two-sided p-values of the fixed effects, from the normal distribution."""
         return 2.0 * ndtr(-self.tvalues.abs())
 
-    def conf_int(self, alpha: float = 0.05) -> pd.DataFrame:
-        """Return intervals of the fixed effects with coverage 1 − alpha; columns 0 and 1."""
-        if not 0.0 < alpha < 1.0:
-            raise ValueError(f"alpha must lie strictly between 0 and 1, got {alpha!r}")
-        width = float(ndtri(1.0 - alpha / 2.0)) * self.bse
-        return pd.DataFrame({0: self.params - width, 1: self.params + width})
+    def conf_int(
+        self,
+        alpha: float = 0.05,
+        *,
+        method: inference.Method = "wald",
+        parameters: str | list[str] = "fixed",
+    ) -> pd.DataFrame:
+        """Return intervals with coverage 1 − alpha; columns 0 and 1.
+
+        Args:
+            alpha: the probability that an interval misses the parameter.
+            method: "wald" uses the standard errors, on the log scale for standard deviations and
+                dispersions and on Fisher's scale for correlations; NaN where they are not
+                estimable. "profile" inverts the likelihood-ratio test, which is better with few
+                groups, and near 0; one parameter takes about as long as a fit.
+            parameters: "fixed" effects, "random" (standard deviations, correlations and the
+                dispersion), "all", or names such as "sd(x | g)" or ["cor(Intercept, x | g)"].
+        """
+        which = inference.chosen(self, parameters)
+        return inference.intervals(self, which, alpha, method)
 
     def cov_params(self) -> pd.DataFrame:
         """Return the covariance of the fixed effects, from the observed information."""
@@ -262,25 +238,22 @@ class Fit:
         NaN where they are not estimable: the standard deviation is 0, or so near it that its
         logarithm has a standard error above 2.
         """
-        width = _estimable(_NORMAL * self.log_sd_errors)
-        ends = torch.stack([(-width).exp(), width.exp()], 1)
-        ends *= self.layout.sds(self.theta)[:, None]
+        ends = self.conf_int(parameters="random").to_numpy()
+        which = inference.chosen(self, "random")
         return {
-            f.name: pd.DataFrame(ends[part].numpy(), f.terms, ["low", "high"])
-            for f, part in self._parts()
+            f.name: pd.DataFrame(
+                ends[[q.kind == "sd" and q.factor == f.name for q in which]],
+                f.terms,
+                ["low", "high"],
+            )
+            for f in self.factors
         }
 
     @property
     def log_sd_errors(self) -> Tensor:
         """Standard errors of the log standard deviations of all factors, (q,)."""
-        row, _ = self.layout.entries
-        part = slice(self.layout.fixed, self.layout.fixed + len(row))
-        sds = self.layout.sds(self.theta)
-        # ∂ log sd_i/∂Λ_ij = Λ_ij / sd_i²
-        gradient = sds.new_zeros(len(sds), len(row))
-        gradient[row, torch.arange(len(row))] = self.theta[part] / sds[row].square()
-        variance = (gradient @ self.parameter_covariance[part, part] * gradient).sum(1)
-        return torch.where(sds > 0.0, variance.sqrt(), torch.nan)
+        which = [q for q in inference.quantities(self) if q.kind == "sd"]
+        return torch.from_numpy(inference.estimates(self, which)["free_error"].to_numpy())
 
     @property
     def correlation(self) -> dict[str, pd.DataFrame]:
@@ -300,10 +273,10 @@ class Fit:
         """
         if not self.layout.dispersion:
             return None
-        width = _estimable(_NORMAL * _root(self.parameter_covariance)[-1])
-        log = self.theta[-1]
-        values = torch.stack([log, log - width, log + width]).exp()
-        return pd.Series(values.numpy(), ["estimate", "low", "high"], name=self.family.dispersion)
+        name = str(self.family.dispersion)
+        ends = self.conf_int(parameters=[name]).to_numpy()[0]
+        values = [float(self.theta[-1].exp()), *ends.tolist()]
+        return pd.Series(values, ["estimate", "low", "high"], name=name)
 
     @property
     def aic(self) -> float:
@@ -321,65 +294,110 @@ class Fit:
         factors = [(f.name, f.terms) for f in self.factors]
         return theta_names(self.names, factors, self.layout, self.family)
 
-    def random_effects(self) -> dict[str, pd.DataFrame]:
-        """Return for each factor the mean of the random effects of each group given the data.
+    def tidy(self, alpha: float = 0.05, *, method: inference.Method = "wald") -> pd.DataFrame:
+        """Return all parameters as one table, in the columns of R's broom.mixed.
 
-        The columns "… sd" have their standard deviations given the data.
+        Args:
+            alpha: the intervals `conf_low`, `conf_high` have coverage 1 − alpha.
+            method: how the intervals are computed, as in `conf_int`.
+
+        Returns:
+            `effect` ("fixed" or "ran_pars"), `group`, `term`, `estimate`, `std_error`, `statistic`,
+            `p_value` and the intervals. Standard deviations have no test.
         """
-        return {
-            f.name: pd.DataFrame(
-                torch.cat([f.mean, f.sd], 1).numpy(),
-                pd.Index(f.groups, name=f.name),
-                [*f.terms, *(f"{term} sd" for term in f.terms)],
+        return tidy(self, alpha, method)
+
+    def ranef(self, interval: float = 0.95) -> pd.DataFrame:
+        """Return the random effects of each group given the data.
+
+        Args:
+            interval: the probability of the intervals `low`, `high`, which are normal.
+
+        Returns:
+            One row per factor, term and group: the posterior `mean` and standard deviation `sd`.
+        """
+        if not 0.0 < interval < 1.0:
+            raise ValueError(f"interval must lie strictly between 0 and 1, got {interval!r}")
+        parts = [
+            pd.DataFrame(
+                {
+                    "factor": f.name,
+                    "group": list(f.groups),
+                    "term": term,
+                    "mean": f.mean[:, i].numpy(),
+                    "sd": f.sd[:, i].numpy(),
+                }
             )
             for f in self.factors
-        }
+            for i, term in enumerate(f.terms)
+        ]
+        found = pd.concat(parts, ignore_index=True)
+        width = float(ndtri(0.5 + 0.5 * interval)) * found["sd"]
+        return found.assign(low=found["mean"] - width, high=found["mean"] + width)
+
+    @overload
+    def predict(
+        self,
+        new: Data | None = None,
+        *,
+        type: prediction.Scale = "response",
+        effects: prediction.Effects = "conditional",
+        interval: None = None,
+    ) -> pd.Series: ...
+
+    @overload
+    def predict(
+        self,
+        new: Data | None = None,
+        *,
+        type: prediction.Scale = "response",
+        effects: prediction.Effects = "conditional",
+        interval: float,
+    ) -> pd.DataFrame: ...
 
     def predict(
         self,
         new: Data | None = None,
         *,
-        type: Literal["conditional", "marginal", "fixed"] = "conditional",  # noqa: A002
-        linear: bool = False,
-    ) -> pd.Series:
+        type: prediction.Scale = "response",  # noqa: A002
+        effects: prediction.Effects = "conditional",
+        interval: float | None = None,
+    ) -> pd.Series | pd.DataFrame:
         """Predict the mean response of rows; for binomial rows, the probability of a success.
 
         Args:
             new: rows, which need no response; by default those of the fit.
-            type: "conditional" is the mean given the group, whose random effects are at their
+            type: "response", or "link" for the linear predictor.
+            effects: "conditional" is the mean given the group, whose random effects are at their
                 posterior means. The random effects of an unknown group are 0, which gives the
                 response of a typical group. "marginal" is the mean over all groups there could be,
-                an integral over the random effects. "fixed" sets all random effects to 0.
-            linear: return the linear predictor instead of the mean.
+                an integral over the random effects. "none" sets all random effects to 0.
+            interval: the probability of an interval for the mean, for example 0.95. In unknown
+                groups conditional intervals include the spread of the groups.
+
+        Returns:
+            The predictions; with an interval a table with `estimate`, `low` and `high`.
         """
-        if type not in ("conditional", "marginal", "fixed"):
-            raise ValueError(f"type must be conditional, marginal or fixed, got {type!r}")
-        design = self._design(new)
-        eta = design.offset + design.fixed @ self.layout.beta(self.theta)
-        if type == "conditional":
-            for e, f in zip(design.effects, self.factors, strict=True):
-                # Unknown groups follow those of the fit; the last row is for −1, no group.
-                unknown = f.mean.new_zeros(len(e.groups) - len(f.groups) + 1, len(f.terms))
-                eta = eta + (e.columns * torch.cat([f.mean, unknown])[e.index]).sum(1)
-        what = (
-            design.response
-            if self.coding.success is None
-            else (f"{design.response} = {self.coding.success}")
-        )
-        if linear:
-            return pd.Series(eta.numpy(), name="linear predictor")
-        log_dispersion = self.layout.log_dispersion(self.theta)
-        values = self.family.mean(eta, log_dispersion)
-        if type == "marginal":
-            spread = self._spread(design)
-            # zᵀb is one normal number per row, so its mean is an integral over a line.
-            nodes, weights = roots_hermitenorm(_NODES)
-            values = torch.zeros_like(eta)
-            for node, weight in zip(nodes, weights / weights.sum(), strict=True):
-                values += weight * self.family.mean(eta + node * spread, log_dispersion)
-        kind = "probability" if isinstance(self.family, (Bernoulli, Binomial)) else "mean"
-        label = f"marginal {kind}" if type == "marginal" else kind
-        return pd.Series(values.numpy(), name=f"{label} of {what}")
+        return prediction.predict(self, new, type, effects, interval)
+
+    def residuals(
+        self,
+        type: prediction.Residuals = "quantile",  # noqa: A002
+        *,
+        draws: int = 250,
+        seed: int = 0,
+    ) -> pd.Series:
+        """Return a residual for each row of the fit.
+
+        Args:
+            type: "quantile" ranks each response among responses simulated with new random effects,
+                ties in random order; if the model is right, its law is standard normal in every
+                family. "response" is the response (the share of successes) minus its conditional
+                mean; "pearson" divides this by the conditional standard deviation.
+            draws: number of simulated data sets, for quantile residuals.
+            seed: seed of the simulation.
+        """
+        return prediction.residuals(self, type, draws, seed)
 
     def simulate(self, new: Data | None = None, *, seed: int = 0) -> pd.Series:
         """Draw responses of the fitted model, with new random effects for all groups.
@@ -389,11 +407,11 @@ class Fit:
                 a group of its own.
             seed: seed of the randomness.
         """
-        design = self._design(new)
-        y = self._draw(design, torch.Generator().manual_seed(seed))
-        return pd.Series(y.numpy(), name=design.response)
+        return prediction.simulate(self, new, seed)
 
-    def compare(self, other: Fit, *, simulate: int = 0, seed: int = 0) -> LikelihoodRatioTest:
+    def compare(
+        self, other: Fit, *, simulate: int = 0, seed: int = 0
+    ) -> inference.LikelihoodRatioTest:
         """Test this model against a nested or larger one for the same responses.
 
         Both log-likelihoods are estimated with the same random numbers.
@@ -406,40 +424,34 @@ class Fit:
                 for many data, where one is known.
             seed: seed of the simulation.
         """
-        small, large = sorted((self, other), key=lambda fit: fit.df)
-        degrees = large.df - small.df
-        if degrees == 0:
-            raise ValueError(
-                f"other must have more or fewer parameters than this model, but both have {self.df}"
-                "; compare their AIC instead"
-            )
-        if small.live is None or large.live is None:
-            raise ValueError("other: a loaded fit has no data to compare on; fit it again")
-        if not torch.equal(small.live.design.y, large.live.design.y):
-            raise ValueError(
-                f"other must be a fit of the same responses, got {self.nobs} and {other.nobs} rows;"
-                " leave out the rows with missing values from both"
-            )
-        difference, error = large.live.value.minus(small.live.value)
-        statistic, boundary = 2.0 * difference, _on_boundary(small, large)
-        law, p_value = _law(statistic, degrees, boundary)
-        if (
-            boundary is not None
-            and boundary < 2
-            and bool((small.theta[small.layout.diagonal] == 0.0).any())
-        ):
-            law, p_value = f"a standard deviation of the smaller model is 0; {_SIMULATE}", math.nan
-        if simulate:
-            if boundary is None:
-                raise ValueError("simulate must be 0, because the models are not nested")
-            drawn = np.array(list(_bootstrap(small, large, simulate, seed)))
-            p_value = float((1 + (drawn >= statistic).sum()) / (1 + len(drawn)))
-            law = f"{len(drawn)} simulated data sets"
-        return LikelihoodRatioTest(statistic, 2.0 * error, degrees, p_value, law)
+        return inference.compare(self, other, simulate, seed)
 
-    def plot(self) -> Figure:
-        """Plot the paths of the estimates, and the random effects of the first factor."""
-        return plot(self)
+    def drop1(self, *, simulate: int = 0, seed: int = 0) -> pd.DataFrame:
+        """Drop each term in turn, fixed or random, and test the model against the one without it.
+
+        A term is dropped only if it is part of no other: a not before a:b, and the intercept of a
+        group not before its slopes.
+
+        Args:
+            simulate: number of simulated data sets for each p-value; see `compare`.
+            seed: seed of the simulation.
+
+        Returns:
+            One row per term, after "<none>" for this model: parameters `df`, `aic` and `llf` of
+            the smaller model, and of the test `statistic`, `dropped` (parameters), `p_value` and
+            `law`.
+        """
+        return inference.drop1(self, simulate, seed)
+
+    def plot(self, what: Literal["fit", "ranef", "residuals"] = "fit") -> Figure:
+        """Plot the fit.
+
+        Args:
+            what: "fit": the paths of the estimates, and the random effects of the first factor.
+                "ranef": the random effects of all factors with 95 % intervals, a caterpillar plot.
+                "residuals": four panels that show whether the model describes the data.
+        """
+        return plot(self, what)
 
     def save(self, path: str | Path) -> None:
         """Write the fit, without the data, to a JSON file; `mixed.load` reads it."""
@@ -465,31 +477,6 @@ class Fit:
         ends = np.cumsum([len(f.terms) for f in self.factors]).tolist()
         starts = [0, *ends[:-1]]
         return [(f, slice(a, b)) for f, a, b in zip(self.factors, starts, ends, strict=True)]
-
-    def _draw(self, design: Design, generator: torch.Generator) -> Tensor:
-        """Draw responses, (rows,)."""
-        eta = design.offset + design.fixed @ self.layout.beta(self.theta)
-        factor = self.layout.factor(self.theta)
-        for e, (_, part) in zip(design.effects, self._parts(), strict=True):
-            alone = e.index < 0
-            index = torch.where(alone, len(e.groups) - 1 + alone.cumsum(0), e.index)
-            shape = (len(e.groups) + int(alone.sum()), len(e.terms))
-            u = torch.randn(shape, dtype=torch.float64, generator=generator)
-            eta = eta + (e.columns * (u @ factor[part, part].T)[index]).sum(1)
-        log_dispersion = self.layout.log_dispersion(self.theta)
-        return self.family.sample(eta, design.trials, log_dispersion, generator)
-
-    def _spread(self, design: Design) -> Tensor:
-        """Return the standard deviation of zᵀb, (rows,)."""
-        columns = torch.cat([e.columns for e in design.effects], 1)
-        return (columns @ self.layout.factor(self.theta)).norm(dim=1)
-
-    def _design(self, new: Data | None) -> Design:
-        if new is not None:
-            return self.coding.design(new)
-        if self.live is None:
-            raise ValueError("new: a loaded fit has no data of its own; pass the rows")
-        return self.live.design
 
 
 def load(path: str | Path, family: Family | None = None) -> Fit:
@@ -533,92 +520,6 @@ def theta_names(
     ]
     last = [f"log {family.dispersion}"] if layout.dispersion else []
     return (*names, *entries, *last)
-
-
-def _law(statistic: float, degrees: int, boundary: int | None) -> tuple[str, float]:
-    """Return the law of a likelihood-ratio statistic and its p-value.
-
-    Args:
-        statistic: the statistic.
-        degrees: the number of parameters that the larger model adds.
-        boundary: how many of them the smaller model fixes on a boundary; None if not nested.
-    """
-    if boundary is None:
-        return "the models are not nested; compare their AIC", math.nan
-    if boundary > 1:
-        return f"{boundary} variances are fixed at 0; {_SIMULATE}", math.nan
-    t = max(0.0, statistic)
-    tails = [float(chdtrc(k, t)) if k else float(t == 0.0) for k in (degrees - 1, degrees)]
-    if boundary == 1:
-        return f"½χ²({degrees - 1}) + ½χ²({degrees})", 0.5 * (tails[0] + tails[1])
-    return f"χ²({degrees})", tails[1]
-
-
-def _on_boundary(small: Fit, large: Fit) -> int | None:
-    """Count the variances that the smaller model fixes at 0; None if it is not a special case."""
-    assert small.live is not None
-    assert large.live is not None
-    a, b = small.live.design, large.live.design
-    same = torch.equal(a.trials, b.trials) and torch.allclose(a.offset, b.offset)
-    poisson = isinstance(small.family, Poisson) and isinstance(large.family, NegativeBinomial)
-    if not (same and (poisson or small.family == large.family) and _within(a.fixed, b.fixed)):
-        return None
-    inside = [list[Tensor]() for _ in _blocks(b)]
-    for index, columns in _blocks(a):
-        homes = [
-            i
-            for i, (other, wide) in enumerate(_blocks(b))
-            if _same_groups(index, other) and _within(columns, wide)
-        ]
-        if not homes:
-            return None
-        inside[homes[0]].append(columns)
-    added = [
-        wide.shape[1] - sum(columns.shape[1] for columns in found)
-        for (_, wide), found in zip(_blocks(b), inside, strict=True)
-    ]
-    return sum(added) + int(poisson)
-
-
-def _blocks(design: Design) -> list[tuple[Tensor, Tensor]]:
-    """Return the groups of the rows and the columns of each block of correlated effects."""
-    return [
-        (e.index, columns)
-        for e in design.effects
-        for columns in e.columns.split(list(e.blocks), dim=1)
-    ]
-
-
-def _same_groups(one: Tensor, other: Tensor) -> bool:
-    pairs = torch.stack([one, other], 1).unique(dim=0)
-    return len(pairs) == len(one.unique()) == len(other.unique())
-
-
-def _within(columns: Tensor, others: Tensor) -> bool:
-    """Return whether each column is a linear combination of others."""
-    q, _ = torch.linalg.qr(others)
-    rest = columns - q @ (q.T @ columns)
-    return bool((rest.norm(dim=0) <= 1e-8 * columns.norm(dim=0)).all())
-
-
-def _bootstrap(small: Fit, large: Fit, count: int, seed: int) -> Iterator[float]:
-    """Yield statistics of data sets drawn from the smaller model; skip those without a fit."""
-    assert small.live is not None
-    assert large.live is not None
-    generator = torch.Generator().manual_seed(seed)
-    for i in range(count):
-        y = small._draw(small.live.design, generator)
-        try:
-            lives = [fit.live.refit(y, seed + i).live for fit in (large, small) if fit.live]
-        except FloatingPointError:
-            continue
-        values = [live.value for live in lives if live]
-        yield 2.0 * values[0].minus(values[1])[0]
-
-
-def _estimable(width: Tensor) -> Tensor:
-    """Return half widths of intervals of logarithms, NaN for those that are too wide."""
-    return torch.where(width <= _NORMAL * _WIDEST_LOG, width, torch.nan)
 
 
 def _root(covariance: Tensor) -> Tensor:

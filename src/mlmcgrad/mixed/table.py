@@ -1,10 +1,14 @@
-"""The table of a fit, as text."""
+"""The table of a fit, as text and as a data frame."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
+import pandas as pd
+
+from mlmcgrad.mixed import inference
 from mlmcgrad.mixed.formula import printable
 
 if TYPE_CHECKING:
@@ -27,6 +31,32 @@ def table(fit: Fit) -> str:
         _summary(fit),
     ]
     return "\n\n".join(parts)
+
+
+def tidy(fit: Fit, alpha: float, method: inference.Method) -> pd.DataFrame:
+    """Return all parameters as a data frame; see `Fit.tidy`."""
+    which = inference.quantities(fit)
+    found, ends = inference.estimates(fit, which), inference.intervals(fit, which, alpha, method)
+    # The derivatives of the identity, exp and tanh.
+    value = found["estimate"]
+    slopes = {"fixed": value * 0.0 + 1.0, "cor": 1.0 - value**2}
+    rows = []
+    for i, q in enumerate(which):
+        fixed = q.kind == "fixed"
+        rows.append(
+            {
+                "effect": "fixed" if fixed else "ran_pars",
+                "group": q.factor,
+                "term": q.term,
+                "estimate": value.iloc[i],
+                "std_error": (slopes.get(q.kind, value) * found["free_error"]).iloc[i],
+                "statistic": fit.tvalues.iloc[i] if fixed else np.nan,
+                "p_value": fit.pvalues.iloc[i] if fixed else np.nan,
+                "conf_low": ends[0].iloc[i],
+                "conf_high": ends[1].iloc[i],
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def _fixed(fit: Fit) -> str:

@@ -14,7 +14,7 @@ An object of your own with the members of `Family` is a family too.
 
 from __future__ import annotations
 
-from mlmcgrad.mixed.families.base import Family
+from mlmcgrad.mixed.families.base import Family, Weighted
 from mlmcgrad.mixed.families.binomial import Bernoulli, Binomial, Cloglog, Link, Logit, Probit
 from mlmcgrad.mixed.families.continuous import Gamma, Gaussian
 from mlmcgrad.mixed.families.counts import NegativeBinomial, Poisson
@@ -71,5 +71,6 @@ __all__ = [
     "NegativeBinomial",
     "Poisson",
     "Probit",
+    "Weighted",
     "family",
 ]

@@ -14,7 +14,8 @@ Above 100 the series are exact to rounding; below, R and G are computed from log
 from __future__ import annotations
 
 import math
-from typing import Protocol, TypeAlias, runtime_checkable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, final, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -63,6 +64,63 @@ class Family(Protocol):
 
     def start(self, y: Tensor, trials: Tensor) -> Tensor:
         """Return an η near which each y is likely, (rows,), for a first least-squares fit."""
+
+
+@final
+@dataclass(frozen=True)
+class Weighted:
+    """A family in which each row counts as often as its weight says, which replaces `trials`.
+
+    Args:
+        family: the family of a row of weight 1; it has no trials.
+    """
+
+    family: Family
+
+    @property
+    def name(self) -> str:
+        """The name of the family."""
+        return self.family.name
+
+    @property
+    def dispersion(self) -> str | None:
+        """The dispersion of the family."""
+        return self.family.dispersion
+
+    def slopes(self, eta: Tensor, y: Tensor, trials: Tensor, log_dispersion: Tensor) -> Slopes:
+        """Return the weight times log p, its slope and its curvature."""
+        value, slope, curvature = self.family.slopes(
+            eta, y, torch.ones_like(trials), log_dispersion
+        )
+        return trials * value, trials * slope, trials * curvature
+
+    def dispersion_slope(
+        self, eta: Tensor, y: Tensor, trials: Tensor, log_dispersion: Tensor
+    ) -> Tensor:
+        """Return the weight times ∂ log p/∂ log dispersion."""
+        one = torch.ones_like(trials)
+        return trials * self.family.dispersion_slope(eta, y, one, log_dispersion)
+
+    def mean(self, eta: Tensor, log_dispersion: Tensor) -> Tensor:
+        """Return the mean of y."""
+        return self.family.mean(eta, log_dispersion)
+
+    def sample(
+        self, eta: Tensor, trials: Tensor, log_dispersion: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """Raise: rows that count several times have no law."""
+        raise ValueError(
+            "a fit with weights cannot simulate responses: rows that count several times have no "
+            "law; repeat the rows instead"
+        )
+
+    def check(self, y: Tensor, trials: Tensor) -> None:
+        """Raise if a response is impossible in the family."""
+        self.family.check(y, torch.ones_like(trials))
+
+    def start(self, y: Tensor, trials: Tensor) -> Tensor:
+        """Return an η near which each y is likely."""
+        return self.family.start(y, torch.ones_like(trials))
 
 
 class NoDispersion:

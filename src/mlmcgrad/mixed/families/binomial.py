@@ -165,6 +165,11 @@ class Binary(NoDispersion):
         """Return F(η)."""
         return self.link.probability(eta)
 
+    def variance(self, eta: Tensor, log_dispersion: Tensor) -> Tensor:
+        """Return the variance of one trial, p(1 − p)."""
+        p = self.link.probability(eta)
+        return p * (1.0 - p)
+
 
 @final
 @dataclass(frozen=True)

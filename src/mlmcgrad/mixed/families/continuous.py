@@ -55,6 +55,10 @@ class Gaussian:
         """Return η."""
         return eta
 
+    def variance(self, eta: Tensor, log_dispersion: Tensor) -> Tensor:
+        """Return σ²."""
+        return torch.exp(2.0 * log_dispersion).expand_as(eta)
+
     def sample(
         self, eta: Tensor, trials: Tensor, log_dispersion: Tensor, generator: torch.Generator
     ) -> Tensor:
@@ -95,6 +99,10 @@ class Gamma(LogLink):
         u = torch.log(y) - eta
         shape = torch.exp(log_dispersion)
         return shape * gap(shape) - shape * (torch.expm1(u) - u)
+
+    def variance(self, eta: Tensor, log_dispersion: Tensor) -> Tensor:
+        """Return μ²/α."""
+        return torch.exp(2.0 * eta - log_dispersion)
 
     def sample(
         self, eta: Tensor, trials: Tensor, log_dispersion: Tensor, generator: torch.Generator

@@ -64,6 +64,10 @@ class Poisson(Counts, NoDispersion):
         mean = torch.exp(eta)
         return torch.addcmul(-torch.lgamma(y + 1.0), y, eta) - mean, y - mean, mean
 
+    def variance(self, eta: Tensor, log_dispersion: Tensor) -> Tensor:
+        """Return e^η."""
+        return torch.exp(eta)
+
     def sample(
         self, eta: Tensor, trials: Tensor, log_dispersion: Tensor, generator: torch.Generator
     ) -> Tensor:
@@ -97,6 +101,11 @@ class NegativeBinomial(Counts):
         total = y + r
         fixed = r * (torch.log1p(y / r) - gap(total) + gap(r)) - y
         return fixed - r * functional.softplus(d, threshold=_LINEAR) + total * torch.sigmoid(d)
+
+    def variance(self, eta: Tensor, log_dispersion: Tensor) -> Tensor:
+        """Return μ + μ²/r."""
+        mean = torch.exp(eta)
+        return mean + mean * torch.exp(eta - log_dispersion)
 
     def sample(
         self, eta: Tensor, trials: Tensor, log_dispersion: Tensor, generator: torch.Generator
