@@ -253,7 +253,7 @@ class Fit:
     def log_sd_errors(self) -> Tensor:
         """Standard errors of the log standard deviations of all factors, (q,)."""
         which = [q for q in inference.quantities(self) if q.kind == "sd"]
-        return torch.from_numpy(inference.estimates(self, which)["free_error"].to_numpy())
+        return torch.tensor(inference.estimates(self, which)["free_error"].to_numpy())
 
     @property
     def correlation(self) -> dict[str, pd.DataFrame]:

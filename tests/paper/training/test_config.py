@@ -158,6 +158,6 @@ def test_groups_are_a_reading_order() -> None:
     config = Config.from_flat(dataset="mnist", method="br", lr=0.5, latent=3, seed=2)
     assert (config.gradient.method, config.optimizer.lr, config.model.latent) == ("br", 0.5, 3)
     assert Config.from_flat(**config.flat()) == config
-    assert len(config.flat()) == 43
+    assert len(config.flat()) == 46
     with pytest.raises(TypeError, match="nonsense"):
         Config.from_flat(nonsense=1)

@@ -133,7 +133,7 @@ def test_a_state_has_all_that_the_rest_depends_on() -> None:
     assert tiny.same(second.state_dict(), state)
     assert set(state) == {
         "settings", "source", "iteration", "seconds", "model", "optimizer",
-        "generator", "order", "spent", "window", "test",
+        "generator", "order", "spent", "window", "test", "averaged", "checks",
     }  # fmt: skip
     for _ in range(4):
         whole.step()

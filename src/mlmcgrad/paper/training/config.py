@@ -95,8 +95,7 @@ class Gradient:
     thinning: float = 0.1
     """Drop states below this share of a step's weight at random, without bias; 0 keeps all."""
     finish: FinishName = "none"
-    """While the step size falls: unbiased gradients (mlmc), persistent chains (jsa), or mlmc as
-    soon as a check finds that the bias matters (auto)."""
+    """Last part: unbiased gradients (mlmc), persistent chains (jsa), or mlmc if it pays (auto)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +103,7 @@ class Optimizer:
     """How parameters are updated."""
 
     lr: float | None = None
-    """Step size, or C of C/√n; None: 0.01 (digits), 0.003 (mnist), 0.001; for adam 0.003 or
-    0.001."""
+    """Step size, or C of C/√n; None: a value for the dataset and the optimizer."""
     optimizer: OptimizerName = "amsgrad"
     """Optimizer of encoder and decoder."""
     schedule: ScheduleName = "sqrt"
@@ -129,7 +127,7 @@ class Model:
     likelihood: LikelihoodName = "bernoulli"
     """Of pixels; discretized_logistic is for grey levels."""
     binarisation: Binarisation | None = None
-    """Pixels drawn black or white once (static) or per batch (dynamic); None: dynamic for mnist."""
+    """Pixels made black or white once (static) or per batch (dynamic, for mnist)."""
     binarisation_seed: int = 0
     """Seed of static and of test images, for runs of all seeds."""
 
