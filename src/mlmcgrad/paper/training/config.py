@@ -81,11 +81,11 @@ class Gradient:
     estimator: EstimatorName = "single"
     """mlmc: one random level (paper), or all levels up to it."""
     encoder: EncoderGradient = "iwae"
-    """Gradient of the bound (iwae, dreg, stl), of the chain (wake), or half of each (mixed)."""
+    """Gradient of the bound (iwae, dreg, stl), of the chain (wake), half each (mixed)."""
     rao_blackwell: bool = False
     """Average over the selections of i-SIR."""
     assignment: Assignment | None = None
-    """How mlmc assigns levels to images; None: independent, in shards balanced."""
+    """How mlmc assigns levels; None: independent, in shards balanced."""
     base: int = 1
     """Chain length of the first level of mlmc."""
     persistent: bool = False
