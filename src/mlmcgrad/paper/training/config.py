@@ -51,7 +51,7 @@ class Basics:
     """What to train on, for how long, and where to write it."""
 
     dataset: Dataset | Path = "digits"
-    """A name, or a file NAME.npz with uint8 arrays train and test."""
+    """A name, or NAME.npz with uint8 arrays train and test."""
     iterations: int = 3000
     """Iterations in total; a run can be resumed with more."""
     seed: int = 0
