@@ -24,7 +24,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from mlmcgrad.kernels.base import Context, Outcome, check_rows, check_unchanged, take, tensors_in
+from mlmcgrad.kernels.base import (
+    Context,
+    Outcome,
+    check_rows,
+    check_rows_apart,
+    check_unchanged,
+    graph_nodes,
+    take,
+    tensors_in,
+)
 from mlmcgrad.lengths import Lengths
 from mlmcgrad.measure import Measure, read
 
@@ -256,21 +265,8 @@ def leaves(values: Tensor) -> tuple[Tensor, ...]:
     """The leaves that require a gradient in the graph of a tensor, in the order of a walk."""
     if values.is_leaf:
         return (values,) if values.requires_grad else ()
-    accumulating = (n for n in _nodes(values) if n.name() == "torch::autograd::AccumulateGrad")
+    accumulating = (n for n in graph_nodes(values) if n.name() == "torch::autograd::AccumulateGrad")
     return tuple(dict.fromkeys(node.variable for node in accumulating))
-
-
-def _nodes(values: Tensor) -> Iterator[Any]:
-    """Iterate over the nodes of the graph of a tensor, each once."""
-    todo: list[Any] = [] if values.grad_fn is None else [values.grad_fn]
-    seen = set(todo)
-    while todo:
-        node = todo.pop()
-        yield node
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                todo.append(following)
 
 
 def _number_of_the_next_node() -> int:
@@ -282,20 +278,7 @@ def _number_of_the_next_node() -> int:
 def _is_older(values: Tensor, begin: int) -> bool:
     """Return whether a graph has a node with a smaller number: it was not made by the loss."""
     leaf = "torch::autograd::AccumulateGrad"
-    return any(node.name() != leaf and node._sequence_nr() < begin for node in _nodes(values))
-
-
-def check_rows_apart(values: Tensor) -> None:
-    """Refuse losses that were normalised over their rows, so that they depend on the chunk."""
-    for node in _nodes(values):
-        trained = "BatchNorm" in node.name() and getattr(node, "_saved_training", False)
-        # InstanceNorm is computed as the normalisation of one row.
-        if trained and len(node._saved_input) == len(values) > 1:
-            raise ValueError(
-                "loss normalises over its rows, by BatchNorm in training mode: the loss of a "
-                "state would depend on the other states of its chunk; call eval() on that module, "
-                "or use LayerNorm or GroupNorm"
-            )
+    return any(node.name() != leaf and node._sequence_nr() < begin for node in graph_nodes(values))
 
 
 def check_value(value: float) -> None:

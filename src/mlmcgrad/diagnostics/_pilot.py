@@ -41,7 +41,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mlmcgrad.backward import check_rows_apart
 from mlmcgrad.estimators import Average, Estimator
 from mlmcgrad.gradient import MarkovGradient
 from mlmcgrad.kernels import Importance
@@ -51,6 +50,7 @@ from mlmcgrad.kernels.base import (
     Start,
     check_call,
     check_rows,
+    check_rows_apart,
     check_unchanged,
     take,
     tensors_in,

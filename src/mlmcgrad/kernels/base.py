@@ -274,6 +274,32 @@ def check_unchanged(name: str, x: Tensor, version: int) -> None:
         )
 
 
+def check_rows_apart(values: Tensor) -> None:
+    """Refuse losses that were normalised over their rows, so that they depend on the chunk."""
+    for node in graph_nodes(values):
+        trained = "BatchNorm" in node.name() and getattr(node, "_saved_training", False)
+        # InstanceNorm is computed as the normalisation of one row.
+        if trained and len(node._saved_input) == len(values) > 1:
+            raise ValueError(
+                "loss normalises over its rows, by BatchNorm in training mode: the loss of a "
+                "state would depend on the other states of its chunk; call eval() on that module, "
+                "or use LayerNorm or GroupNorm"
+            )
+
+
+def graph_nodes(values: Tensor) -> Iterator[Any]:
+    """Iterate over the nodes of the graph of a tensor, each once."""
+    todo: list[Any] = [] if values.grad_fn is None else [values.grad_fn]
+    seen = set(todo)
+    while todo:
+        node = todo.pop()
+        yield node
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                todo.append(following)
+
+
 S = TypeVar("S", bound="tuple[Tensor, ...]")
 
 # Numbers in the trajectory of one block, and its steps: enough to make the cost per block
