@@ -34,8 +34,8 @@ TESTS = {
     "mixed": (
         *(f"tests/mixed/test_{name}.py" for name in ("columns", "design", "formula", "parameters")),
         "tests/mixed/test_formula_laws.py",
+        "tests/mixed/test_families*.py",
     ),
-    "mixed/families": ("tests/mixed/families",),
     "paper/training": ("tests/paper/training/test_trainer*.py",),
     "paper/experiments": ("tests/paper/experiments/test_accuracy*.py",),
     "paper/experiments/reproduce": (
@@ -53,7 +53,7 @@ COMPILED = re.compile(
 _SOME = {
     "": ("_checks", "backward", "gradient", *_SMALL),
     "distributed": ("shards",),
-    "mixed": ("formula", "columns", "design", "parameters"),
+    "mixed": ("formula", "columns", "design", "parameters", "families"),
     "paper/training": ("trainer",),
     "paper/experiments": ("accuracy",),
     "paper/experiments/reproduce": ("claims", "findings"),

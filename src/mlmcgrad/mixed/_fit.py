@@ -18,11 +18,11 @@ from torch import Tensor
 from mlmcgrad._checks import positive, whole
 from mlmcgrad.estimators import Estimator
 from mlmcgrad.mixed.columns import Data
-from mlmcgrad.mixed.crossed.likelihood import Crossed
+from mlmcgrad.mixed.crossed import Crossed
 from mlmcgrad.mixed.design import Design, build
 from mlmcgrad.mixed.families import Bernoulli, Binomial, Family, Gaussian, Weighted
 from mlmcgrad.mixed.families import family as family_of
-from mlmcgrad.mixed.grouped.likelihood import Grouped
+from mlmcgrad.mixed.grouped import Grouped
 from mlmcgrad.mixed.parameters import Layout, scaled, start
 from mlmcgrad.mixed.result import (
     INTERRUPTED,

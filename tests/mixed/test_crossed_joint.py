@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mlmcgrad.mixed.crossed.joint import Joint, laplace, newton
+from mlmcgrad.mixed.crossed import Joint, laplace, newton
 from mlmcgrad.mixed.design import build
 from mlmcgrad.mixed.families import family
 from tests.chains import rng

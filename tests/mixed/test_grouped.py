@@ -14,8 +14,7 @@ from mlmcgrad import Average, MLMCSum
 from mlmcgrad.estimators import Estimator
 from mlmcgrad.mixed.design import build
 from mlmcgrad.mixed.families import family
-from mlmcgrad.mixed.grouped.likelihood import Grouped
-from mlmcgrad.mixed.grouped.proposal import Bucket, buckets, lattice, quantile
+from mlmcgrad.mixed.grouped import Bucket, Grouped, buckets, lattice, quantile
 from mlmcgrad.mixed.parameters import scaled
 from tests.chains import rng
 from tests.mixed.quadrature import Model, simulate
@@ -134,7 +133,7 @@ def _buckets(group: Tensor) -> list[Bucket]:
 
 
 def test_buckets_hold_every_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mlmcgrad.mixed.grouped.proposal._PRICE", 2)
+    monkeypatch.setattr("mlmcgrad.mixed.grouped._PRICE", 2)
     group = torch.tensor([2, 0, 1, 1, 2, 2, 3, 3, 3, 3, 3])
     found = _buckets(group)
     for bucket in found:
@@ -148,7 +147,7 @@ def test_buckets_hold_every_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("price", [0, 1, 3, 10, 1000])
 def test_no_other_buckets_are_cheaper(price: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mlmcgrad.mixed.grouped.proposal._PRICE", price)
+    monkeypatch.setattr("mlmcgrad.mixed.grouped._PRICE", price)
     sizes = [1, 1, 1, 2, 3, 3, 7, 8, 8, 20]
     found = _buckets(torch.arange(10).repeat_interleave(torch.tensor(sizes)))
 
@@ -180,8 +179,8 @@ def test_units_do_not_change_the_likelihood(kind: str) -> None:
 
 def test_scores_at_once_are_independent_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Null: their mean is the score, and that of pairs varies half as much; false alarm 1e-5."""
-    monkeypatch.setattr("mlmcgrad.mixed.grouped.likelihood._COPIES", 15 * 300)
-    monkeypatch.setattr("mlmcgrad.mixed.grouped.likelihood._PART", 2**12)
+    monkeypatch.setattr("mlmcgrad.mixed.grouped._COPIES", 15 * 300)
+    monkeypatch.setattr("mlmcgrad.mixed.grouped._PART", 2**12)
     model, theta = CASES["poisson"]
     at = torch.tensor(theta, dtype=torch.float64)
     found = likelihood(model).scores(at, 2000)
@@ -194,7 +193,7 @@ def test_scores_at_once_are_independent_scores(monkeypatch: pytest.MonkeyPatch) 
 
 def test_some_groups_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Null: the mean of the score of six groups is 6/15 of that of all; false alarm 1e-5."""
-    monkeypatch.setattr("mlmcgrad.mixed.grouped.likelihood._BATCH", 6)
+    monkeypatch.setattr("mlmcgrad.mixed.grouped._BATCH", 6)
     model, theta = CASES["poisson"]
     at = torch.tensor(theta, dtype=torch.float64)
     whole = likelihood(model)

@@ -3,14 +3,15 @@
 import torch
 from torch import Tensor
 
-from mlmcgrad.mixed.crossed.derivatives import (
+from mlmcgrad.mixed.crossed import (
+    Joint,
     Motion,
     complete_information,
+    laplace,
     laplace_information,
     moving_scores,
     positive,
 )
-from mlmcgrad.mixed.crossed.joint import Joint, laplace
 from mlmcgrad.mixed.families import family
 from tests.chains import rng
 from tests.mixed.crossing import binary, normal, tensor

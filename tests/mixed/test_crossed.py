@@ -8,9 +8,17 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.estimators import Average
-from mlmcgrad.mixed.crossed.derivatives import Motion, moving_scores
-from mlmcgrad.mixed.crossed.joint import LARGEST, Joint, laplace
-from mlmcgrad.mixed.crossed.likelihood import Crossed, annealed, run, step_size
+from mlmcgrad.mixed.crossed import (
+    LARGEST,
+    Crossed,
+    Joint,
+    Motion,
+    annealed,
+    laplace,
+    moving_scores,
+    run,
+    step_size,
+)
 from mlmcgrad.mixed.design import build
 from mlmcgrad.mixed.families import family
 from mlmcgrad.mixed.search import certify, search

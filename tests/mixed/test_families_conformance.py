@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.mixed.families import Family
-from tests.mixed.families.cases import CASES, Case
+from tests.mixed.cases import CASES, Case
 from tests.statistics import mean_is
 
 ETA = torch.linspace(-3.0, 2.0, 21, dtype=torch.float64)

@@ -15,9 +15,10 @@ from mlmcgrad.mixed.families import (
     Poisson,
     Probit,
     family,
+    gap,
+    remainder,
 )
 from mlmcgrad.mixed.families import NegativeBinomial as Negative
-from mlmcgrad.mixed.families.base import gap, remainder
 
 ETAS = (-700.0, -120.0, -35.0, -9.0, -2.0, 0.0, 2.0, 5.0, 9.0, 35.0, 120.0, 700.0)
 ONE = torch.tensor(1.0, dtype=torch.float64)

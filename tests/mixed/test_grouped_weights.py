@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mlmcgrad.mixed.design import build
 from mlmcgrad.mixed.families import Family, family
-from mlmcgrad.mixed.grouped.likelihood import Grouped
+from mlmcgrad.mixed.grouped import Grouped
 from tests.chains import rng
 from tests.statistics import mean_is
 

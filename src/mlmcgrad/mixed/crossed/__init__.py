@@ -1,1 +1,0 @@
-"""The likelihood of a model with several grouping factors, nested or crossed."""

@@ -1,1 +1,0 @@
-"""The likelihood of a model with one grouping factor, whose groups are independent."""
