@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -34,6 +35,8 @@ from mlmcgrad.mixed.result import (
     theta_names,
 )
 from mlmcgrad.mixed.search import Information, MarginalLikelihood, SearchState, certify, search
+
+Progress: TypeAlias = bool | Callable[[FitStep], None] | None
 
 _MANY_ROWS = 50_000
 _NOISE, _NOTHING = 5.0, 1e-4
@@ -72,7 +75,7 @@ def fit(
     iterations: int = 2000,
     candidates: int = 32,
     estimator: Estimator | None = None,
-    progress: bool | Callable[[FitStep], None] | None = None,
+    progress: Progress = None,
 ) -> Fit:
     """Maximise the exact likelihood of a mixed-effects model.
 
@@ -126,31 +129,22 @@ def fit(
                 "multiply successes and trials instead"
             )
         _check_groups(design, model)
-        result = _maximise(
-            design,
-            model,
-            seed,
-            tolerance=tolerance,
-            iterations=iterations,
-            candidates=candidates,
-            estimator=estimator,
-            progress=progress,
-        )
+        options = _Options(tolerance, iterations, candidates, estimator)
+        result = _maximise(design, model, seed, options, progress)
     if result.problem is not None:
         warnings.warn(result.problem, ConvergenceWarning, stacklevel=2)
     return result
 
 
+class _Options(NamedTuple):
+    tolerance: float
+    iterations: int
+    candidates: int
+    estimator: Estimator | None
+
+
 def _maximise(
-    design: Design,
-    family: Family,
-    seed: int,
-    *,
-    tolerance: float,
-    iterations: int,
-    candidates: int,
-    estimator: Estimator | None,
-    progress: bool | Callable[[FitStep], None] | None = False,
+    design: Design, family: Family, seed: int, options: _Options, progress: Progress = False
 ) -> Fit:
     """Fit a model to a design; see `fit`."""
     begun = time.monotonic()
@@ -164,7 +158,7 @@ def _maximise(
             generator = torch.Generator().manual_seed(seed)
             if len(design.effects) > 1:
                 return Crossed(units, law, generator)
-            return Grouped(units, law, estimator, candidates, generator)
+            return Grouped(units, law, options.estimator, options.candidates, generator)
 
         likelihood = integrated(seed)
         layout, report = likelihood.layout, _reporter(progress, begun)
@@ -176,7 +170,7 @@ def _maximise(
         )
         farthest = _FARTHEST + 2.0 * likelihood.length(theta)
         try:
-            for state in search(likelihood, theta, tolerance=tolerance, iterations=iterations):
+            for state in search(likelihood, theta, options.tolerance, options.iterations):
                 at, noise = scale.point(state.theta), state.largest_noise
                 path.append(FitStep(state.iteration, state.averaged > 0, at, noise, design.names))
                 report(path[-1])
@@ -186,7 +180,7 @@ def _maximise(
                         break
                     farthest *= 2.0
             else:
-                problem = _too_short(state, tolerance, iterations)
+                problem = _too_short(state, options)
             if problem is None:
                 information = Information.at(likelihood, state.theta, _PRECISE)
                 state = replace(state, information=information)
@@ -221,15 +215,7 @@ def _maximise(
             covariance[flat] = covariance[:, flat] = math.nan
 
         def refit(design: Design, seed: int) -> Fit:
-            return _maximise(
-                design,
-                family,
-                seed,
-                tolerance=tolerance,
-                iterations=iterations,
-                candidates=candidates,
-                estimator=estimator,
-            )
+            return _maximise(design, family, seed, options)
 
         return Fit(
             coding=design.coding,
@@ -290,9 +276,7 @@ def _overflow_errors() -> Iterator[None]:
         ) from None
 
 
-def _reporter(
-    progress: bool | Callable[[FitStep], None] | None, begun: float
-) -> Callable[[FitStep | None], None]:
+def _reporter(progress: Progress, begun: float) -> Callable[[FitStep | None], None]:
     """Return a function to call with every iteration, and with None at the end."""
     on_terminal = progress is True or (progress is None and sys.stderr.isatty())
 
@@ -306,19 +290,20 @@ def _reporter(
     return show
 
 
-def _too_short(state: SearchState, tolerance: float, iterations: int) -> str | None:
+def _too_short(state: SearchState, options: _Options) -> str | None:
     """Explain why a search that has ended is not good enough; return None if it is."""
+    if state.largest_noise <= options.tolerance:
+        return None
+    after = f"after {options.iterations} iterations"
     if math.isinf(state.largest_noise):
         return (
-            f"after {iterations} iterations the score is still larger than its noise; raise "
-            "iterations, or simplify the random effects"
+            f"{after} the score is still larger than its noise; raise iterations, or simplify the "
+            "random effects"
         )
-    if state.largest_noise > tolerance:
-        return (
-            f"after {iterations} iterations the Monte Carlo error is {state.largest_noise:.3f} "
-            f"standard errors, above the tolerance {tolerance}; raise iterations"
-        )
-    return None
+    return (
+        f"{after} the Monte Carlo error is {state.largest_noise:.3f} standard errors, above the "
+        f"tolerance {options.tolerance}; raise iterations"
+    )
 
 
 def _diverges(
@@ -388,11 +373,10 @@ def _undetermined(layout: Layout, theta: Tensor, information: Information) -> in
     """
     if layout.dispersion and float(information.standard_errors[-1]) > _UNKNOWN:
         return layout.size - 1
-    entries = slice(layout.fixed, layout.fixed + len(layout.entries[0]))
     factor, sds = layout.factor(theta), layout.sds(theta).clamp(min=_NOTHING)
     for direction in information.flat.T:
         change = direction.abs()
-        change[entries] = 0.0
+        change[layout.of_factor] = 0.0
         change[layout.diagonal] = (factor * layout.factor(direction)).sum(1).abs() / sds
         if float(change.max()) > _NOTICED:
             return int(change.argmax())
@@ -407,8 +391,9 @@ def _on_the_boundary(layout: Layout, state: SearchState) -> tuple[Tensor, tuple[
     small = theta[layout.diagonal] < _NOISE * state.monte_carlo_errors[layout.diagonal] + _NOTHING
     theta[layout.diagonal[small]] = 0.0
     zero = layout.sds(theta) <= _NOTHING
-    entries = theta[layout.fixed : layout.fixed + len(layout.entries[0])]
-    entries[zero[layout.entries[0]]] = 0.0  # the other entries of a row of pure noise
+    theta[layout.of_factor][zero[layout.entries[0]]] = (
+        0.0  # the other entries of a row of pure noise
+    )
     if bool(zero.any()):
         return theta, (
             "a standard deviation of random effects is 0: groups differ no more than by chance; "

@@ -184,17 +184,14 @@ class Values:
     Args:
         text: the formula, for messages.
         data: columns converted by `coerce`.
-        kept: for each center(), scale(), poly(), bs() and ns() its numbers; by default computed
-            from the data.
+        kept: for each center(), scale(), poly(), bs() and ns() its numbers; those that are
+            missing are computed from the data.
     """
 
     def __init__(
         self, text: str, data: pd.DataFrame, kept: Mapping[str, tuple[float, ...]] | None = None
     ) -> None:
-        self.text = text
-        self.data = data
-        self.kept = {} if kept is None else dict(kept)
-        self._new = kept is not None
+        self.text, self.data, self.kept = text, data, dict(kept or {})
 
     def evaluate(self, component: Component) -> pd.Series[Any]:
         """Return the values of an expression, (rows,)."""
@@ -222,7 +219,7 @@ class Values:
 
     def standardized(self, call: str, values: pd.Series[Any], scaled: bool) -> pd.Series[Any]:
         """Return the value of center() or scale()."""
-        if not self._new:
+        if call not in self.kept:
             mean, spread = float(values.mean()), float(values.std(ddof=0))
             self.kept[call] = (mean, spread) if scaled else (mean,)
         mean, *spreads = self.kept[call]
@@ -233,7 +230,7 @@ class Values:
         if not types.is_numeric_dtype(values):
             raise ValueError(f"{call} must be a function of numbers, got {values.iloc[0]!r}")
         x = np.asarray(values, np.float64)
-        if not self._new:
+        if call not in self.kept:
             self.kept[call] = basis.numbers(x)
         return basis.columns(x, self.kept[call])
 

@@ -63,7 +63,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -249,8 +249,7 @@ def annealed(
         w = det C · exp Σ_k (λ_k − λ_{k−1}) {log p_θ(y, mode + C x_{k−1}) − log N(x_{k−1}; 0, I)}
 
     is the likelihood, for any number K; the larger K is, the less log w varies. With plain
-    importance sampling (K = 1) its variance grows with D. The value is corrected for the bias of
-    the logarithm of a mean, half its relative variance.
+    importance sampling (K = 1) its variance grows with D.
     """
     log_w = x.new_zeros(len(x))
     for k in range(temperatures):
@@ -258,11 +257,8 @@ def annealed(
             kernel = MALA(_path(here, k / temperatures), step)
             x = _simulate(kernel, x, Average(1), generator)[1].last
         log_w += (here.density(x)[0] + _minus_log_normal(x)) / temperatures
-    top = log_w.max()
-    w = (log_w - top).exp()
-    deviation = w / w.mean() - 1.0
-    value = top + w.mean().log() + 0.5 * deviation.var() / len(x) + here.log_volume
-    return LogLikelihood(value[None], deviation[None])
+    found = LogLikelihood.of(log_w.reshape(1, -1, 1))
+    return replace(found, value=found.value + here.log_volume)
 
 
 def _path(here: Laplace, share: float) -> Callable[[Tensor], Tensor]:

@@ -18,8 +18,10 @@ indistinguishable from V + s² w wᵀ: no column may be a combination of those o
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, final
 
 import numpy as np
@@ -120,8 +122,8 @@ class Coding:
     formula: str
     success: str | None
     columns: Mapping[str, Column]
-    kept: Mapping[str, tuple[float, ...]]
-    groups: Mapping[str, tuple[str, ...]]
+    kept: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def design(self, data: Data) -> Design:
         """Return the design of new data, without a response: y is NaN.
@@ -146,10 +148,7 @@ class Coding:
         counts = np.ones(len(rows))
         if known <= set(map(str, table.columns)):
             counts = _trials(parsed, select(table, known).reset_index(drop=True))
-        y = np.full(len(rows), np.nan)
-        return _assemble(
-            parsed, rows, y, counts, self.success, self.columns, self.kept, self.groups
-        )
+        return _assemble(parsed, rows, np.full(len(rows), np.nan), counts, self)
 
 
 def build(formula: str, data: Data, weights: str | Sequence[float] | None = None) -> Design:
@@ -183,7 +182,7 @@ def build(formula: str, data: Data, weights: str | Sequence[float] | None = None
     y, counts, success = _read_response(parsed, rows)
     columns = {n: describe(rows[n], n in parsed.coded) for n in sorted(parsed.predictors)}
     _check_levels(columns)
-    design = _assemble(parsed, rows, y, counts, success, columns)
+    design = _assemble(parsed, rows, y, counts, Coding(formula, success, columns))
     _check_fixed(design.fixed, design.names)
     for effects in design.effects:
         _check_effects(effects)
@@ -221,10 +220,7 @@ def _assemble(
     rows: pd.DataFrame,
     y: NDArray[np.float64],
     trials: NDArray[np.float64],
-    success: str | None,
-    columns: Mapping[str, Column],
-    kept: Mapping[str, tuple[float, ...]] | None = None,
-    known: Mapping[str, tuple[str, ...]] | None = None,
+    coding: Coding,
 ) -> Design:
     """Evaluate the right side of a formula, and put it beside the response.
 
@@ -233,18 +229,15 @@ def _assemble(
         rows: its columns; for new data, grouping factors may have missing values.
         y: the response.
         trials: the numbers of trials.
-        success: the level of the response that is coded as 1.
-        columns: types of the columns.
-        kept: numbers in center() and scale(); by default computed from these rows.
-        known: groups of each factor; by default those of these rows.
+        coding: the types of the columns; groups and numbers that it lacks are those of the rows.
     """
-    coerced = {name: coerce(rows[name], column) for name, column in columns.items()}
-    values = Values(formula.text, pd.DataFrame(coerced, index=rows.index), kept)
-    fixed = Coder(formula.text, formula.fixed, columns)
+    coerced = {name: coerce(rows[name], column) for name, column in coding.columns.items()}
+    values = Values(formula.text, pd.DataFrame(coerced, index=rows.index), coding.kept)
+    fixed = Coder(formula.text, formula.fixed, coding.columns)
     matrix = torch.from_numpy(fixed(values))
-    random = [Coder(formula.text, term.terms, columns) for term in formula.random]
+    random = [Coder(formula.text, term.terms, coding.columns) for term in formula.random]
     blocks = [(coder.names, torch.from_numpy(coder(values))) for coder in random]
-    effects = _effects(formula, rows, blocks, known)
+    effects = _effects(formula, rows, blocks, coding.groups)
     offset = np.zeros(len(rows))
     for expression in formula.offsets:
         offset += _numbers(values, expression, f"offset({expression.name})")
@@ -257,7 +250,7 @@ def _assemble(
         fixed=matrix,
         names=fixed.names,
         effects=effects,
-        coding=Coding(formula.text, success, columns, values.kept, groups_of),
+        coding=replace(coding, kept=values.kept, groups=groups_of),
         data=rows,
     )
 
@@ -276,36 +269,34 @@ def _effects(
     formula: Formula,
     rows: pd.DataFrame,
     blocks: list[tuple[tuple[str, ...], Tensor]],
-    known: Mapping[str, tuple[str, ...]] | None,
+    known: Mapping[str, tuple[str, ...]],
 ) -> tuple[Effects, ...]:
     """Join the blocks of each factor; b:a is a:b, under the name that comes first."""
     found: dict[frozenset[str], tuple[str, ...]] = {}
-    members: dict[frozenset[str], list[tuple[tuple[str, ...], Tensor]]] = {}
+    members = defaultdict[frozenset[str], list[tuple[tuple[str, ...], Tensor]]](list)
     for term, (labels, matrix) in zip(formula.random, blocks, strict=True):
         each = [((label,), matrix[:, i : i + 1]) for i, label in enumerate(labels)]
         for names in term.factors:
             found.setdefault(frozenset(names), names)
-            own = members.setdefault(frozenset(names), [])
-            own.extend([(labels, matrix)] if term.correlated else each)
+            members[frozenset(names)] += [(labels, matrix)] if term.correlated else each
     effects = []
     for key, names in found.items():
         factor = ":".join(names)
         labels, index = groups(rows, names)
-        if known is not None:
-            every = dict.fromkeys((*known[factor], *labels))
-            place = {label: i for i, label in enumerate(every)}
-            # The last entry is for rows without a group, whose index is −1.
-            index = np.array([*(place[label] for label in labels), -1])[index]
-            labels = tuple(every)
-        parts = members[key]
+        place = {
+            label: i for i, label in enumerate(dict.fromkeys((*known.get(factor, ()), *labels)))
+        }
+        # The last entry is for rows without a group, whose index is −1.
+        index = np.array([*(place[label] for label in labels), -1])[index]
+        terms, columns = zip(*members[key], strict=True)
         effects.append(
             Effects(
                 factor,
-                labels,
+                tuple(place),
                 torch.from_numpy(index),
-                tuple(name for terms, _ in parts for name in terms),
-                torch.cat([columns for _, columns in parts], 1),
-                tuple(len(terms) for terms, _ in parts),
+                tuple(chain.from_iterable(terms)),
+                torch.cat(columns, 1),
+                tuple(map(len, terms)),
             )
         )
     return tuple(effects)
@@ -431,6 +422,3 @@ def _dependent(columns: Tensor, names: tuple[str, ...]) -> tuple[str, list[str]]
             weights = torch.linalg.solve(r[:j, :j], r[:j, j])
             return name, [names[i] for i in range(j) if abs(float(weights[i])) > 1e-6]
     return None
-
-
-__all__ = ["Coding", "Design", "Effects", "build"]

@@ -449,36 +449,26 @@ class _Parser:
                 return replace(self.expression(column), name=name, code=code, contrast=contrast)
             case ast.Call(ast.Name("C" | "S" | "T" as function)):
                 raise self.misread(f"{function}() takes the name of a column", "compute it first")
-            case ast.Call(ast.Name(kind), [inner, *rest]) if kind in _BASES:
-                return self.basis(node, kind, inner, rest, node.keywords)
+            case ast.Call(ast.Name(kind), [_, *_]) if kind in _BASES:
+                return self.basis(node, kind)
         return self.expression(node, ("center", "scale", "standardize"))
 
-    def basis(
-        self,
-        node: ast.Call,
-        kind: str,
-        inner: ast.expr,
-        given: list[ast.expr],
-        named: list[ast.keyword],
-    ) -> Component:
+    def basis(self, node: ast.Call, kind: str) -> Component:
         """Return poly(), bs() or ns(), which has several columns."""
-        name = self.written(node)
+        name, (inner, *given) = self.written(node), node.args
         try:
-            options = {str(each.arg): _literal(each.value) for each in named}
+            options = {str(each.arg): _literal(each.value) for each in node.keywords}
             chosen = basis(kind, *map(_literal, given), **options)
         except (TypeError, ValueError) as error:
             what = f"{name} cannot be read: {reason(error)}"
             remedy = "write for example poly(x, 2), bs(x, df=5) or ns(x, knots=(1, 2))"
             raise self.misread(what, remedy) from None
         code, argument = ast.unparse(node), self.function(inner, ())
-        return Component(
-            name,
-            code,
-            frozenset(_columns(inner)),
-            None,
-            lambda values: values.basis(code, argument(values), chosen),
-            basis=chosen,
-        )
+
+        def value(values: Values) -> Any:
+            return values.basis(code, argument(values), chosen)
+
+        return Component(name, code, frozenset(_columns(inner)), None, value, basis=chosen)
 
     def argument(self, node: ast.expr) -> Any:
         """Evaluate an argument of C(), S() or T(): a contrast, or a level."""
@@ -576,9 +566,8 @@ class _Parser:
 
     def _shown(self, source: str) -> str:
         """Put the hidden tokens back."""
-        text = (
-            source.replace(_COLON, ":").replace(_BARS, "||").replace("'_", " _").replace("_'", "_ ")
-        )
+        text = source.replace(_COLON, ":").replace(_BARS, "||")
+        text = text.replace("'_", " _").replace("_'", "_ ")
         return _HIDDEN.sub(lambda match: self.hidden[int(match[1])], text).strip()
 
     def _reason(self, error: Exception) -> str:

@@ -71,7 +71,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import final
+from itertools import pairwise
+from typing import Self, final
 
 import numpy as np
 import torch
@@ -193,23 +194,16 @@ class Grouped:
         return (mean + _BLOCKS * share * (own - mean)).sum(0)
 
     def log_likelihood(self, theta: Tensor, generator: torch.Generator) -> LogLikelihood:
-        """Estimate the log-likelihood, corrected for the bias of the logarithm of a mean.
-
-        Each group is one part.
-        """
-        draws, values, deviations = self._many(), [], []
+        """Estimate the log-likelihood; each group is one part."""
+        draws, found = self._many(), []
         for part in self._parts(theta, draws):
             owner = torch.arange(len(part)).repeat_interleave(_BLOCKS)
             u, log_q = part.draw(owner, draws // _BLOCKS, generator)
             log_joint, _, _ = self._evaluate(part, theta, u, owner)
-            log_w = (log_joint - log_q).reshape(len(part), _BLOCKS, -1)
-            top = log_w.amax((1, 2))
-            w = (log_w - top[:, None, None]).exp().mean(2)
-            mean = w.mean(1)
-            deviation = w / mean[:, None] - 1.0
-            values.append(top + mean.log() + 0.5 * deviation.var(1) / _BLOCKS)
-            deviations.append(deviation)
-        return LogLikelihood(torch.cat(values)[self._order], torch.cat(deviations)[self._order])
+            found.append(LogLikelihood.of((log_joint - log_q).reshape(len(part), _BLOCKS, -1)))
+        value = torch.cat([part.value for part in found])
+        deviation = torch.cat([part.deviation for part in found])
+        return LogLikelihood(value[self._order], deviation[self._order])
 
     def effects(self, theta: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return mean and covariance of b = Λu given the data, (groups, q) and (groups, q, q)."""
@@ -375,19 +369,28 @@ def _check_alive(log_total: Floats, groups: Integers, theta: Tensor) -> None:
         )
 
 
-def _pieces(lengths: Tensor, numbers: int) -> Iterator[slice]:
+def _pieces(lengths: Tensor, numbers: int) -> list[slice]:
     """Cut the groups into pieces of a bounded number of numbers."""
-    total = lengths.cumsum(0) * numbers
+    before = (lengths.cumsum(0) - lengths) * numbers
     # A piece ends with the group that crosses a multiple of _PART.
-    piece = torch.div(total - lengths * numbers, _PART, rounding_mode="floor")
-    begin = 0
-    for size in piece.unique_consecutive(return_counts=True)[1].tolist():
-        yield slice(begin, begin + size)
-        begin += size
+    sizes = (before // _PART).unique_consecutive(return_counts=True)[1]
+    ends = sizes.cumsum(0).tolist()
+    return [slice(begin, end) for begin, end in pairwise([0, *ends])]
+
+
+class _Groups:
+    """A dataclass whose fields have one row per group."""
+
+    def __len__(self) -> int:
+        return len(next(iter(vars(self).values())))
+
+    def __getitem__(self, which: Tensor) -> Self:
+        """Return some of the groups."""
+        return type(self)(*(part[which] for part in vars(self).values()))
 
 
 @dataclass(frozen=True)
-class Bucket:
+class Bucket(_Groups):
     """Groups of similar size: `g` of them with up to `n` rows, `p` fixed and `q` random columns."""
 
     groups: Tensor  # (g,) int64: their numbers
@@ -397,13 +400,6 @@ class Bucket:
     trials: Tensor  # (g, n)
     offset: Tensor  # (g, n)
     present: Tensor  # (g, n): 1, or 0 for a row that is not there
-
-    def __len__(self) -> int:
-        return len(self.groups)
-
-    def __getitem__(self, which: Tensor) -> Bucket:
-        """Return some of the groups."""
-        return Bucket(*(tensor[which] for tensor in vars(self).values()))
 
 
 def buckets(design: Design) -> list[Bucket]:
@@ -428,7 +424,7 @@ def buckets(design: Design) -> list[Bucket]:
 
 
 @dataclass(frozen=True)
-class Proposal:
+class Proposal(_Groups):
     """Student's t around the mode of each group of a bucket, and slopes there."""
 
     bucket: Bucket
@@ -437,13 +433,6 @@ class Proposal:
     slope: Tensor  # (g, n): r at the mode
     curvature: Tensor  # (g, n): W at the mode
     of_phi: Tensor  # (g, 1 + q, q): derivatives of ∂ log p/∂ log φ in u at the mode
-
-    def __len__(self) -> int:
-        return len(self.bucket)
-
-    def __getitem__(self, which: Tensor) -> Proposal:
-        """Return the proposals of some of the groups."""
-        return Proposal(*(part[which] for part in vars(self).values()))
 
     def draw(
         self, owner: Tensor, candidates: int, generator: torch.Generator
@@ -509,12 +498,12 @@ def propose(
     base, columns = predictor(bucket, layout, theta)
     log_dispersion = layout.log_dispersion(theta)
     u = base.new_zeros(len(bucket), layout.random) if start is None else start
-    eye = torch.eye(layout.random, dtype=base.dtype)
+    eye, rows = torch.eye(layout.random, dtype=base.dtype), (bucket.y, bucket.trials)
 
     def terms(u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return f, r and W."""
         eta = base + (columns @ u[..., None])[..., 0]
-        value, slope, curvature = family.slopes(eta, bucket.y, bucket.trials, log_dispersion)
+        value, slope, curvature = family.slopes(eta, *rows, log_dispersion)
         value = (value * bucket.present).sum(1) - 0.5 * u.square().sum(1)
         return value, slope * bucket.present, curvature * bucket.present
 
@@ -540,22 +529,15 @@ def propose(
     of_phi = u.new_zeros(len(u), 1 + layout.random, layout.random)
     if layout.dispersion:
         eta = base + (columns @ u[..., None])[..., 0]
-        of_phi = _of_phi(bucket, family, eta, columns, log_dispersion)
+        below, here, above = (
+            family.dispersion_slope(eta + h, *rows, log_dispersion) * bucket.present
+            for h in (-_DIFFERENCE, 0.0, _DIFFERENCE)
+        )
+        first = (above - below) / (2.0 * _DIFFERENCE)
+        second = (above - 2.0 * here + below) / _DIFFERENCE**2
+        gradient = first[:, None] @ columns
+        of_phi = torch.cat([gradient, columns.mT @ (second[..., None] * columns)], 1)
     return Proposal(bucket, u, root, slope, curvature, of_phi)
-
-
-def _of_phi(
-    bucket: Bucket, family: Family, eta: Tensor, columns: Tensor, log_dispersion: Tensor
-) -> Tensor:
-    """Differentiate Σ ∂ log p/∂ log φ twice in u by differences, (g, 1 + q, q)."""
-    below, here, above = (
-        family.dispersion_slope(eta + h, bucket.y, bucket.trials, log_dispersion) * bucket.present
-        for h in (-_DIFFERENCE, 0.0, _DIFFERENCE)
-    )
-    first = (above - below) / (2.0 * _DIFFERENCE)
-    second = (above - 2.0 * here + below) / _DIFFERENCE**2
-    gradient = first[:, None] @ columns
-    return torch.cat([gradient, columns.mT @ (second[..., None] * columns)], 1)
 
 
 def predictor(bucket: Bucket, layout: Layout, theta: Tensor) -> tuple[Tensor, Tensor]:

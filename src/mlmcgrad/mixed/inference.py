@@ -21,6 +21,8 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Literal, TypeAlias, final
 
 import pandas as pd
@@ -29,7 +31,7 @@ from scipy.special import chdtrc, ndtri
 from torch import Tensor
 
 from mlmcgrad.mixed.design import Design, build
-from mlmcgrad.mixed.families import NegativeBinomial, Poisson
+from mlmcgrad.mixed.families import Family, NegativeBinomial, Poisson
 from mlmcgrad.mixed.formula import alike, parse
 from mlmcgrad.mixed.prediction import draw
 from mlmcgrad.mixed.search import Information, LogLikelihood, MarginalLikelihood
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from mlmcgrad.mixed.result import Fit, Live
 
 Method: TypeAlias = Literal["wald", "profile"]
+Row: TypeAlias = dict[str, float | str]
 
 _WIDEST = 2.0  # standard error of a logarithm or an atanh above which there is no Wald interval
 _SEED = 0  # of the log-likelihoods that are compared
@@ -49,6 +52,7 @@ _VALUES = 14  # of a profile, to find an end of an interval
 _CLOSE = 0.005  # of the root of the statistic to its quantile
 _FARTHEST = 12.0  # log or atanh of an end that counts as infinite
 _UNKNOWN = 0.1  # variance of a direction about which the information says nothing, in search units
+_NO_TEST: Row = {"statistic": math.nan, "added": 0, "p_value": math.nan, "law": ""}
 _SIMULATE = "no simple law is known; use simulate=200"
 
 
@@ -59,20 +63,23 @@ class Quantity:
 
     Args:
         kind: "fixed", "sd", "cor" or "dispersion".
-        name: the name of a fixed effect or of the dispersion, "sd(x | g)" or "cor(x, z | g)".
+        term: the name of a fixed effect or of the dispersion, "sd(x)" or "cor(x, z)".
         factor: the grouping factor of a standard deviation or correlation.
-        term: the name without the factor.
         free: the function of θ, on a scale without bounds: log for standard deviations and
             dispersions, atanh for correlations.
         entries: positions in θ of the row of Λ of a standard deviation.
     """
 
     kind: str
-    name: str
-    factor: str
     term: str
+    factor: str
     free: Callable[[Tensor], Tensor]
     entries: Tensor | None = None
+
+    @property
+    def name(self) -> str:
+        """The term with its factor, "sd(x | g)"."""
+        return f"{self.term.removesuffix(')')} | {self.factor})" if self.factor else self.term
 
     def natural(self, free: Tensor) -> Tensor:
         """Return the parameter, given its value on the scale without bounds."""
@@ -90,41 +97,28 @@ class Quantity:
 
 def quantities(fit: Fit) -> list[Quantity]:
     """Return the fixed effects, standard deviations, correlations and the dispersion."""
-    layout, found = fit.layout, list[Quantity]()
-    for i, name in enumerate(fit.names):
+    layout = fit.layout
 
-        def coefficient(theta: Tensor, i: int = i) -> Tensor:
-            return theta[i]
+    def log_sd(i: int, theta: Tensor) -> Tensor:
+        return 0.5 * layout.factor(theta)[i].square().sum().log()
 
-        found.append(Quantity("fixed", name, "", name, coefficient))
+    def atanh_correlation(i: int, j: int, theta: Tensor) -> Tensor:
+        a, b = layout.factor(theta)[[i, j]]
+        return torch.atanh((a @ b) / (a.norm() * b.norm()))
+
+    found = [Quantity("fixed", name, "", itemgetter(i)) for i, name in enumerate(fit.names)]
     row, column = layout.entries
-    free = set(zip(row.tolist(), column.tolist(), strict=True))
-    start = 0
-    for f in fit.factors:
-        places = range(start, start + len(f.terms))
-        for i, term in zip(places, f.terms, strict=True):
-
-            def log_sd(theta: Tensor, i: int = i) -> Tensor:
-                return 0.5 * layout.factor(theta)[i].square().sum().log()
-
+    pairs = list(zip(row.tolist(), column.tolist(), strict=True))  # row by row
+    for f, part in fit.parts:
+        name = dict(zip(range(part.start, part.stop), f.terms, strict=True))
+        for i, term in name.items():
             own = layout.fixed + (row == i).nonzero()[:, 0]
-            found.append(
-                Quantity("sd", f"sd({term} | {f.name})", f.name, f"sd({term})", log_sd, own)
-            )
-        for i, j in ((i, j) for i in places for j in places if j < i and (i, j) in free):
-            names = f"{f.terms[j - start]}, {f.terms[i - start]}"
-
-            def atanh(theta: Tensor, i: int = i, j: int = j) -> Tensor:
-                a, b = layout.factor(theta)[[i, j]]
-                return torch.atanh((a @ b) / (a.norm() * b.norm()))
-
-            found.append(
-                Quantity("cor", f"cor({names} | {f.name})", f.name, f"cor({names})", atanh)
-            )
-        start += len(f.terms)
+            found.append(Quantity("sd", f"sd({term})", f.name, partial(log_sd, i), own))
+        for i, j in (pair for pair in pairs if pair[0] in name and pair[0] != pair[1]):
+            term = f"cor({name[j]}, {name[i]})"
+            found.append(Quantity("cor", term, f.name, partial(atanh_correlation, i, j)))
     if layout.dispersion:
-        name = str(fit.family.dispersion)
-        found.append(Quantity("dispersion", name, "", name, lambda theta: theta[-1]))
+        found.append(Quantity("dispersion", str(fit.family.dispersion), "", itemgetter(-1)))
     return found
 
 
@@ -376,13 +370,10 @@ def compare(fit: Fit, other: Fit, simulate: int, seed: int) -> LikelihoodRatioTe
             " leave out the rows with missing values from both"
         )
     difference, error = second.value.minus(first.value)
-    statistic, boundary = 2.0 * difference, _on_boundary(small, large)
+    boundary = _on_boundary(small.family, first.design, large.family, second.design)
+    statistic, at_zero = 2.0 * difference, small.theta[small.layout.diagonal] == 0.0
     law, p_value = _law(statistic, degrees, boundary)
-    if (
-        boundary is not None
-        and boundary < 2
-        and bool((small.theta[small.layout.diagonal] == 0.0).any())
-    ):
+    if boundary is not None and boundary < 2 and bool(at_zero.any()):
         law, p_value = f"a standard deviation of the smaller model is 0; {_SIMULATE}", math.nan
     if simulate:
         if boundary is None:
@@ -417,8 +408,7 @@ def anova(*fits: Fit, simulate: int = 0, seed: int = 0) -> pd.DataFrame:
     ordered = sorted(fits, key=lambda fit: fit.df)
     rows = []
     for before, fit in zip([None, *ordered], ordered, strict=False):
-        row: dict[str, float | str] = {"df": fit.df, "aic": fit.aic, "bic": fit.bic, "llf": fit.llf}
-        row |= {"statistic": math.nan, "added": 0, "p_value": math.nan, "law": ""}
+        row = {"df": fit.df, "aic": fit.aic, "bic": fit.bic, "llf": fit.llf} | _NO_TEST
         if before is not None and before.df < fit.df:
             row |= _tested(compare(fit, before, simulate, seed))
         rows.append(row)
@@ -428,7 +418,7 @@ def anova(*fits: Fit, simulate: int = 0, seed: int = 0) -> pd.DataFrame:
 def drop1(fit: Fit, simulate: int, seed: int) -> pd.DataFrame:
     """Drop each term in turn; see `Fit.drop1`."""
     live, labels = _live(fit), ["<none>"]
-    rows: list[dict[str, float | str]] = [{"df": fit.df, "aic": fit.aic, "llf": fit.llf}]
+    rows = [{"df": fit.df, "aic": fit.aic, "llf": fit.llf} | _NO_TEST]
     for name, smaller in parse(fit.formula).smaller():
         labels.append(name)
         if not smaller.random:
@@ -436,30 +426,24 @@ def drop1(fit: Fit, simulate: int, seed: int) -> pd.DataFrame:
             continue
         weights = None if live.design.weights is None else live.design.weights.tolist()
         other = live.refit(build(str(smaller), live.design.data, weights), fit.seed)
-        row: dict[str, float | str] = {"df": other.df, "aic": other.aic, "llf": other.llf}
+        row = {"df": other.df, "aic": other.aic, "llf": other.llf} | _NO_TEST
         if other.problem is None:
             row |= _tested(compare(fit, other, simulate, seed))
         else:
             row |= {"law": f"no fit without the term: {other.problem}"}
         rows.append(row)
-    columns = ["df", "aic", "llf", "statistic", "added", "p_value", "law"]
-    found = pd.DataFrame(rows, labels, columns).fillna({"added": 0, "law": ""})
-    return found.rename(columns={"added": "dropped"}).astype({"dropped": int})
+    return pd.DataFrame(rows, labels).rename(columns={"added": "dropped"})
 
 
-def _tested(test: LikelihoodRatioTest) -> dict[str, float | str]:
-    return {
-        "statistic": test.statistic,
-        "added": test.degrees,
-        "p_value": test.p_value,
-        "law": test.law,
-    }
+def _tested(test: LikelihoodRatioTest) -> Row:
+    numbers = {"statistic": test.statistic, "added": test.degrees, "p_value": test.p_value}
+    return {**numbers, "law": test.law}
 
 
-def _without_groups(fit: Fit, simulate: int, seed: int) -> dict[str, float | str]:
+def _without_groups(fit: Fit, simulate: int, seed: int) -> Row:
     """Return a row of `drop1` for the only random effects: they are 0 in the smaller model."""
-    count = len(fit.layout.entries[0])
-    entries = torch.arange(fit.layout.fixed, fit.layout.fixed + count)
+    entries = torch.arange(fit.layout.size)[fit.layout.of_factor]
+    count = len(entries)
     statistic, error, theta = Profile(fit).zero(entries)
     law, p_value = _law(statistic, count, fit.layout.random)
     if simulate:
@@ -469,13 +453,9 @@ def _without_groups(fit: Fit, simulate: int, seed: int) -> dict[str, float | str
             return Profile(live.refit(replace(live.design, y=y), seed)).zero(entries)[0]
 
         law, p_value = _bootstrap(replace(fit, theta=theta), statistic, again, simulate, seed)
-    llf = fit.llf - 0.5 * statistic
-    row: dict[str, float | str] = {
-        "df": fit.df - count,
-        "aic": 2.0 * (fit.df - count) - 2.0 * llf,
-        "llf": llf,
-    }
-    return row | _tested(LikelihoodRatioTest(statistic, error, count, p_value, law))
+    llf, df = fit.llf - 0.5 * statistic, fit.df - count
+    test = _tested(LikelihoodRatioTest(statistic, error, count, p_value, law))
+    return {"df": df, "aic": 2.0 * df - 2.0 * llf, "llf": llf} | test
 
 
 def _live(fit: Fit) -> Live:
@@ -503,31 +483,21 @@ def _law(statistic: float, degrees: int, boundary: int | None) -> tuple[str, flo
     return f"χ²({degrees})", tails[1]
 
 
-def _on_boundary(small: Fit, large: Fit) -> int | None:
+def _on_boundary(small: Family, a: Design, large: Family, b: Design) -> int | None:
     """Count the variances that the smaller model fixes at 0; None if it is not a special case."""
-    assert small.live is not None
-    assert large.live is not None
-    a, b = small.live.design, large.live.design
+    weights = [torch.ones_like(d.y) if d.weights is None else d.weights for d in (a, b)]
     same = torch.equal(a.trials, b.trials) and torch.allclose(a.offset, b.offset)
-    same = same and _same_weights(a, b)
-    poisson = isinstance(small.family, Poisson) and isinstance(large.family, NegativeBinomial)
-    if not (same and (poisson or small.family == large.family) and _within(a.fixed, b.fixed)):
+    poisson = isinstance(small, Poisson) and isinstance(large, NegativeBinomial)
+    if not (
+        same and torch.equal(*weights) and (poisson or small == large) and _within(a.fixed, b.fixed)
+    ):
         return None
-    inside = [list[Tensor]() for _ in _blocks(b)]
+    wider, added = _blocks(b), int(poisson) + sum(columns.shape[1] for _, columns in _blocks(b))
     for index, columns in _blocks(a):
-        homes = [
-            i
-            for i, (other, wide) in enumerate(_blocks(b))
-            if _same_groups(index, other) and _within(columns, wide)
-        ]
-        if not homes:
+        if not any(_same_groups(index, i) and _within(columns, wide) for i, wide in wider):
             return None
-        inside[homes[0]].append(columns)
-    added = [
-        wide.shape[1] - sum(columns.shape[1] for columns in found)
-        for (_, wide), found in zip(_blocks(b), inside, strict=True)
-    ]
-    return sum(added) + int(poisson)
+        added -= columns.shape[1]
+    return added
 
 
 def _blocks(design: Design) -> list[tuple[Tensor, Tensor]]:
@@ -537,11 +507,6 @@ def _blocks(design: Design) -> list[tuple[Tensor, Tensor]]:
         for e in design.effects
         for columns in e.columns.split(list(e.blocks), dim=1)
     ]
-
-
-def _same_weights(one: Design, other: Design) -> bool:
-    a, b = (torch.ones_like(d.y) if d.weights is None else d.weights for d in (one, other))
-    return torch.equal(a, b)
 
 
 def _same_groups(one: Tensor, other: Tensor) -> bool:

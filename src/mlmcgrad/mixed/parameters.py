@@ -61,14 +61,8 @@ class Layout:
     @cached_property
     def entries(self) -> tuple[Tensor, Tensor]:
         """Rows and columns of the free entries of Λ, row by row."""
-        q = self.random
-        allowed = torch.zeros(q, q, dtype=torch.bool)
-        begin = 0
-        for size in self.blocks:
-            block = torch.ones(size, size, dtype=torch.bool).tril()
-            allowed[begin : begin + size, begin : begin + size] = block
-            begin += size
-        row, column = allowed.nonzero(as_tuple=True)
+        blocks = [torch.ones(size, size).tril() for size in self.blocks]
+        row, column = torch.block_diag(*blocks).nonzero(as_tuple=True)
         return row, column
 
     @cached_property
@@ -77,6 +71,11 @@ class Layout:
         row, column = self.entries
         return self.fixed + (row == column).nonzero()[:, 0]
 
+    @property
+    def of_factor(self) -> slice:
+        """Positions in θ of the entries of Λ."""
+        return slice(self.fixed, self.fixed + len(self.entries[0]))
+
     def beta(self, theta: Tensor) -> Tensor:
         """Return β."""
         return theta[: self.fixed]
@@ -84,7 +83,7 @@ class Layout:
     def factor(self, theta: Tensor) -> Tensor:
         """Return Λ, (q, q)."""
         found = theta.new_zeros(self.random, self.random)
-        found[self.entries] = theta[self.fixed : self.fixed + len(self.entries[0])]
+        found[self.entries] = theta[self.of_factor]
         return found
 
     def log_dispersion(self, theta: Tensor) -> Tensor:
@@ -95,8 +94,7 @@ class Layout:
         """Return the θ of the same model in which the diagonal of Λ is not negative."""
         sign = torch.where(theta[self.diagonal] < 0.0, -1.0, 1.0)
         found = theta.clone()
-        entries = slice(self.fixed, self.fixed + len(self.entries[0]))
-        found[entries] = theta[entries] * sign[self.entries[1]]
+        found[self.of_factor] *= sign[self.entries[1]]
         return found
 
     def sds(self, theta: Tensor) -> Tensor:
@@ -138,9 +136,8 @@ def scaled(design: Design, family: Family) -> tuple[Design, Scale]:
     columns = torch.cat([effects.columns for effects in design.effects], 1)
     sizes = columns.square().mean(0).sqrt()
     layout = Layout.of(design, family)
-    diagonal = torch.ones(layout.size, dtype=torch.float64)
-    diagonal[layout.fixed : layout.fixed + len(layout.entries[0])] = unit / sizes[layout.entries[0]]
-    matrix = torch.diag(diagonal)
+    matrix = torch.eye(layout.size, dtype=torch.float64)
+    matrix.diagonal()[layout.of_factor] = unit / sizes[layout.entries[0]]
     matrix[: layout.fixed, : layout.fixed] = torch.linalg.inv(r) * rows**0.5 * unit
     shift = torch.zeros(layout.size, dtype=torch.float64)
     if layout.dispersion and unit != 1.0:

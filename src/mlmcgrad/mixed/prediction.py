@@ -62,8 +62,7 @@ def predict(
             variance = _conditional if effects == "conditional" else _fixed
             error = variance(fit, design).clamp(min=0.0).sqrt()
     columns = [eta]
-    if interval is not None:
-        assert error is not None
+    if interval is not None and error is not None:
         width = float(ndtri(0.5 + 0.5 * interval)) * error
         columns += [eta - width, eta + width]
     if scale == "response":
@@ -77,15 +76,13 @@ def predict(
 def draw(fit: Fit, design: Design, generator: torch.Generator) -> Tensor:
     """Draw responses with new random effects for all groups, (rows,)."""
     eta = design.offset + design.fixed @ fit.layout.beta(fit.theta)
-    factor, start = fit.layout.factor(fit.theta), 0
-    for e in design.effects:
-        part = slice(start, start + len(e.terms))
+    factor = fit.layout.factor(fit.theta)
+    for e, (_, part) in zip(design.effects, fit.parts, strict=True):
         alone = e.index < 0
         index = torch.where(alone, len(e.groups) - 1 + alone.cumsum(0), e.index)
         shape = (len(e.groups) + int(alone.sum()), len(e.terms))
         u = torch.randn(shape, dtype=torch.float64, generator=generator)
         eta = eta + (e.columns * (u @ factor[part, part].T)[index]).sum(1)
-        start = part.stop
     family, trials, log_dispersion = _law(fit, design)
     return family.sample(eta, trials, log_dispersion, generator)
 
@@ -104,7 +101,7 @@ def residuals(fit: Fit, kind: Residuals, draws: int, seed: int) -> pd.Series:
     whole(draws, "draws")
     design = _design(fit, None)
     if kind == "quantile":
-        return pd.Series(_quantile(fit, design, draws, seed).numpy(), name="quantile residual")
+        return _quantile(fit, design, draws, seed)
     log_dispersion = fit.layout.log_dispersion(fit.theta)
     eta = _predictor(fit, design, conditional=True)
     error = design.y / design.trials - fit.family.mean(eta, log_dispersion)
@@ -122,7 +119,7 @@ def residuals(fit: Fit, kind: Residuals, draws: int, seed: int) -> pd.Series:
     )
 
 
-def _quantile(fit: Fit, design: Design, draws: int, seed: int) -> Tensor:
+def _quantile(fit: Fit, design: Design, draws: int, seed: int) -> pd.Series:
     """Return Φ^{−1}((rank of y − U)/(draws + 1)) among simulated responses, ties in random order.
 
     The rank of y among `draws` + 1 responses of the same law is uniform on 1 … draws + 1.
@@ -134,7 +131,8 @@ def _quantile(fit: Fit, design: Design, draws: int, seed: int) -> Tensor:
         below += y < design.y
         equal += y == design.y
     uniform = torch.rand(design.y.shape, dtype=torch.float64, generator=generator)
-    return torch.special.ndtri((below + uniform * (equal + 1.0)) / (draws + 1.0))
+    found = torch.special.ndtri((below + uniform * (equal + 1.0)) / (draws + 1.0))
+    return pd.Series(found.numpy(), name="quantile residual")
 
 
 def _law(fit: Fit, design: Design) -> tuple[Family, Tensor, Tensor]:
@@ -210,12 +208,10 @@ def _conditional(fit: Fit, design: Design) -> Tensor:
 def _joint_columns(fit: Fit, design: Design) -> tuple[sparse.csr_array, np.ndarray]:
     """Return (X, ZΛ̃) for the groups of the fit, and the variance of zᵀb in unknown groups."""
     rows, blocks = len(design.y), [sparse.csr_array(design.fixed.numpy())]
-    factor, start = fit.layout.factor(fit.theta), 0
+    factor = fit.layout.factor(fit.theta)
     variance = torch.zeros(rows, dtype=torch.float64)
-    for e, f in zip(design.effects, fit.factors, strict=True):
-        q = len(f.terms)
-        part = slice(start, start + q)
-        scaled, start = e.columns @ factor[part, part], part.stop
+    for e, (f, part) in zip(design.effects, fit.parts, strict=True):
+        q, scaled = len(f.terms), e.columns @ factor[part, part]
         known = (e.index >= 0) & (e.index < len(f.groups))
         variance += torch.where(known, 0.0, scaled.square().sum(1))
         row = known.nonzero()[:, 0]
@@ -243,7 +239,9 @@ def _marginal(fit: Fit, design: Design, errors: bool) -> tuple[Tensor, Tensor | 
     for node, weight in zip(nodes.tolist(), (weights / weights.sum()).tolist(), strict=True):
         mean = mean + weight * family.mean(leaves[0] + node * leaves[1], leaves[2])
     target = mean.detach()
-    low, high = eta - _reach(spread), eta + _reach(spread)
+    # η* is at most this far from η: s²/2 for a log link, less for bounded means.
+    reach = 1e-9 + 10.0 * spread + spread.square()
+    low, high = eta - reach, eta + reach
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
         above = family.mean(middle, log_dispersion) >= target
@@ -262,8 +260,3 @@ def _marginal(fit: Fit, design: Design, errors: bool) -> tuple[Tensor, Tensor | 
     gradient = torch.cat(parts, 1) / slope[:, None]
     variance = ((gradient @ fit.parameter_covariance) * gradient).sum(1)
     return found, variance.clamp(min=0.0).sqrt()
-
-
-def _reach(spread: Tensor) -> Tensor:
-    """Return how far η* may be from η: e^{s²/2} for a log link, less for bounded means."""
-    return 1e-9 + 10.0 * spread + spread.square()

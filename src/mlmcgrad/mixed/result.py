@@ -10,6 +10,7 @@ import html
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, final, get_type_hints, overload
 
@@ -217,19 +218,23 @@ class Fit:
         return pd.DataFrame(part.numpy(), self.names, self.names)
 
     @property
+    def parts(self) -> list[tuple[Factor, slice]]:
+        """The grouping factors, and the positions of their effects among all."""
+        ends = accumulate((len(f.terms) for f in self.factors), initial=0)
+        return [(f, slice(*pair)) for f, pair in zip(self.factors, pairwise(ends), strict=True)]
+
+    @property
     def covariance(self) -> dict[str, pd.DataFrame]:
         """For each factor, the covariance of its random effects."""
         factor = self.layout.factor(self.theta)
         whole = (factor @ factor.T).numpy()
-        return {
-            f.name: pd.DataFrame(whole[part, part], f.terms, f.terms) for f, part in self._parts()
-        }
+        return {f.name: pd.DataFrame(whole[part, part], f.terms, f.terms) for f, part in self.parts}
 
     @property
     def sd(self) -> dict[str, pd.Series]:
         """For each factor, the standard deviations of its random effects."""
         sds = self.layout.sds(self.theta)
-        return {f.name: pd.Series(sds[part].numpy(), f.terms) for f, part in self._parts()}
+        return {f.name: pd.Series(sds[part].numpy(), f.terms) for f, part in self.parts}
 
     @property
     def sd_intervals(self) -> dict[str, pd.DataFrame]:
@@ -238,15 +243,10 @@ class Fit:
         NaN where they are not estimable: the standard deviation is 0, or so near it that its
         logarithm has a standard error above 2.
         """
-        ends = self.conf_int(parameters="random").to_numpy()
-        which = inference.chosen(self, "random")
+        which = [q for q in inference.quantities(self) if q.kind == "sd"]
+        ends = inference.intervals(self, which, 0.05, "wald").to_numpy()
         return {
-            f.name: pd.DataFrame(
-                ends[[q.kind == "sd" and q.factor == f.name for q in which]],
-                f.terms,
-                ["low", "high"],
-            )
-            for f in self.factors
+            f.name: pd.DataFrame(ends[part], f.terms, ["low", "high"]) for f, part in self.parts
         }
 
     @property
@@ -318,20 +318,13 @@ class Fit:
         """
         if not 0.0 < interval < 1.0:
             raise ValueError(f"interval must lie strictly between 0 and 1, got {interval!r}")
-        parts = [
-            pd.DataFrame(
-                {
-                    "factor": f.name,
-                    "group": list(f.groups),
-                    "term": term,
-                    "mean": f.mean[:, i].numpy(),
-                    "sd": f.sd[:, i].numpy(),
-                }
-            )
+        rows = [
+            (f.name, group, term, mean, sd)
             for f in self.factors
-            for i, term in enumerate(f.terms)
+            for term, means, sds in zip(f.terms, f.mean.T.tolist(), f.sd.T.tolist(), strict=True)
+            for group, mean, sd in zip(f.groups, means, sds, strict=True)
         ]
-        found = pd.concat(parts, ignore_index=True)
+        found = pd.DataFrame(rows, columns=["factor", "group", "term", "mean", "sd"])
         width = float(ndtri(0.5 + 0.5 * interval)) * found["sd"]
         return found.assign(low=found["mean"] - width, high=found["mean"] + width)
 
@@ -471,12 +464,6 @@ class Fit:
 
     def _series(self, values: Tensor) -> pd.Series:
         return pd.Series(values[: self.layout.fixed].numpy(), self.names)
-
-    def _parts(self) -> list[tuple[Factor, slice]]:
-        """Return the factors, and the positions of their effects among all."""
-        ends = np.cumsum([len(f.terms) for f in self.factors]).tolist()
-        starts = [0, *ends[:-1]]
-        return [(f, slice(a, b)) for f, a, b in zip(self.factors, starts, ends, strict=True)]
 
 
 def load(path: str | Path, family: Family | None = None) -> Fit:

@@ -59,6 +59,20 @@ class LogLikelihood:
     deviation: Tensor  # (parts, blocks): relative deviation of each block from the mean of its part
     shift: float = 0.0  # a constant that is added
 
+    @staticmethod
+    def of(log_w: Tensor) -> LogLikelihood:
+        """Return the sum of log mean weights, corrected for the bias of the logarithm of a mean.
+
+        Args:
+            log_w: log weights of independent draws, (parts, blocks, draws).
+        """
+        top = log_w.amax((1, 2))
+        w = (log_w - top[:, None, None]).exp().mean(2)
+        mean = w.mean(1)
+        deviation = w / mean[:, None] - 1.0
+        value = top + mean.log() + 0.5 * deviation.var(1) / w.shape[1]
+        return LogLikelihood(value, deviation)
+
     @property
     def total(self) -> float:
         """The log-likelihood."""
@@ -247,7 +261,7 @@ class FitCertificate:
 
 
 def search(
-    likelihood: MarginalLikelihood, theta: Tensor, *, tolerance: float, iterations: int
+    likelihood: MarginalLikelihood, theta: Tensor, tolerance: float, iterations: int
 ) -> Iterator[SearchState]:
     """Maximise a likelihood; yield a state after each iteration.
 

@@ -37,26 +37,23 @@ def tidy(fit: Fit, alpha: float, method: inference.Method) -> pd.DataFrame:
     """Return all parameters as a data frame; see `Fit.tidy`."""
     which = inference.quantities(fit)
     found, ends = inference.estimates(fit, which), inference.intervals(fit, which, alpha, method)
-    # The derivatives of the identity, exp and tanh.
-    value = found["estimate"]
-    slopes = {"fixed": value * 0.0 + 1.0, "cor": 1.0 - value**2}
-    rows = []
-    for i, q in enumerate(which):
-        fixed = q.kind == "fixed"
-        rows.append(
-            {
-                "effect": "fixed" if fixed else "ran_pars",
-                "group": q.factor,
-                "term": q.term,
-                "estimate": value.iloc[i],
-                "std_error": (slopes.get(q.kind, value) * found["free_error"]).iloc[i],
-                "statistic": fit.tvalues.iloc[i] if fixed else np.nan,
-                "p_value": fit.pvalues.iloc[i] if fixed else np.nan,
-                "conf_low": ends[0].iloc[i],
-                "conf_high": ends[1].iloc[i],
-            }
-        )
-    return pd.DataFrame(rows)
+    value, kinds = found["estimate"].to_numpy(), np.array([q.kind for q in which])
+    # The derivatives of the identity, tanh and exp.
+    slopes = np.select([kinds == "fixed", kinds == "cor"], [1.0, 1.0 - value**2], value)
+    untested = [math.nan] * (len(which) - len(fit.names))
+    return pd.DataFrame(
+        {
+            "effect": np.where(kinds == "fixed", "fixed", "ran_pars"),
+            "group": [q.factor for q in which],
+            "term": [q.term for q in which],
+            "estimate": value,
+            "std_error": slopes * found["free_error"].to_numpy(),
+            "statistic": [*fit.tvalues, *untested],
+            "p_value": [*fit.pvalues, *untested],
+            "conf_low": ends[0].to_numpy(),
+            "conf_high": ends[1].to_numpy(),
+        }
+    )
 
 
 def _fixed(fit: Fit) -> str:
