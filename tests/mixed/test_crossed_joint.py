@@ -37,7 +37,7 @@ def dense(joint: Joint, theta: Tensor, u: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", ["gaussian", "bernoulli"])
 def test_density_and_scores(name: str) -> None:
     joint, theta, u = made(name)
-    value, gradient = joint.density(theta, u)
+    value, gradient, _ = joint.density(theta, u)
     scores, same = joint.scores(theta, u)
     for i in range(u.shape[1]):
         at, of = theta.clone().requires_grad_(), u[:, i].clone().requires_grad_()
@@ -62,7 +62,7 @@ BINARY = tensor(0.3, 0.5, 3.0, 1.2)
 def test_mode_and_curvature() -> None:
     joint = Joint(binary(BINARY).design, family("bernoulli"))
     found = laplace(joint, BINARY)
-    value, gradient = joint.density(BINARY, found.mode[:, None])
+    value, gradient, _ = joint.density(BINARY, found.mode[:, None])
     assert float(gradient.abs().max()) < 1e-9
 
     def downhill(u: torch.Tensor) -> torch.Tensor:

@@ -75,11 +75,8 @@ def frame(data: Data) -> pd.DataFrame:
         if isinstance(data, Mapping):
             return pd.DataFrame(data)
         return (pd.read_parquet if Path(data).suffix == ".parquet" else pd.read_csv)(data)
-    except ImportError:
-        raise ModuleNotFoundError(
-            f"data: Parquet files such as {str(data)!r} need pyarrow; pip install pyarrow",
-            name="pyarrow",
-        ) from None
+    except ImportError:  # of an engine for Parquet files, which pandas names
+        raise
     except Exception as error:
         source = "the dict" if isinstance(data, Mapping) else f"the file {str(data)!r}"
         raise ValueError(f"data: {source} is not a table: {reason(error)}") from None
@@ -269,16 +266,14 @@ class Coder:
 
     def __call__(self, values: Values) -> NDArray[np.float64]:
         """Return the columns, (rows, names)."""
-        rows = len(values.data)
-        result, start = np.empty((rows, len(self.names))), 0
+        rows, blocks = len(values.data), []
         for block in self._blocks:
             columns = np.ones((rows, 1))
             for component, contrast in block:
                 own = values.coded(component, contrast)
                 columns = (columns[:, :, None] * own[:, None, :]).reshape(rows, -1)
-            stop = start + columns.shape[1]
-            result[:, start:stop] = columns
-            start = stop
+            blocks.append(columns)
+        result = np.concatenate(blocks, 1)
         for name, column in zip(self.names, result.T, strict=True):
             check_finite(column, f"{name!r} in the formula {self._text!r}")
         return result

@@ -74,7 +74,7 @@ from mlmcgrad.kernels import MALA
 from mlmcgrad.kernels.base import Outcome, Simulation
 from mlmcgrad.measure import Measure, concatenate
 from mlmcgrad.mixed.design import Design
-from mlmcgrad.mixed.families import Family
+from mlmcgrad.mixed.families import Family, Slopes
 from mlmcgrad.mixed.parameters import Layout
 from mlmcgrad.mixed.search import LogLikelihood
 
@@ -283,7 +283,7 @@ def _simulate(
 
 
 def _minus_log_normal(x: Tensor) -> Tensor:
-    return 0.5 * (x.square().sum(1) + x.shape[1] * math.log(2.0 * math.pi))
+    return 0.5 * (x.square().sum(1) + x.shape[1] * _LOG_2PI)
 
 
 @dataclass(frozen=True)
@@ -353,16 +353,16 @@ class Joint:
         """Return the effects of a factor, (groups, q_f, m), of columns u, (D, m)."""
         return u[span.latent].reshape(span.groups, -1, u.shape[1])
 
-    def slopes(self, theta: Tensor, eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def slopes(self, theta: Tensor, eta: Tensor) -> Slopes:
         """Return log p(y_i | η_i), the slopes r and the curvatures W in η, (n, m) each."""
         return self.family.slopes(eta, self.y, self.trials, self.layout.log_dispersion(theta))
 
-    def density(self, theta: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log p(y, u), (m,), and its gradient in u, (D, m), of columns u."""
-        value, slope, _ = self.slopes(theta, self.predictor(theta, u))
+    def density(self, theta: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log p(y, u), (m,), its gradient in u, (D, m), and W, (n, m), of columns u."""
+        value, slope, curvature = self.slopes(theta, self.predictor(theta, u))
         constant = 0.5 * self.dimension * _LOG_2PI
         gradient = self.scaled(self.layout.factor(theta).T, self._tall @ slope) - u
-        return value.sum(0) - 0.5 * u.square().sum(0) - constant, gradient
+        return value.sum(0) - 0.5 * u.square().sum(0) - constant, gradient, curvature
 
     def scores(self, theta: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """Return ∇_θ log p(y, u), (m, θ), and the gradient in u, (D, m), of columns u.
@@ -405,7 +405,7 @@ class Laplace:
 
     def density(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return log p(y, u), (m,), and its gradient in u, (D, m), of whitened rows x."""
-        return self.joint.density(self.theta, self.at(x))
+        return self.joint.density(self.theta, self.at(x))[:2]
 
     @property
     def log_volume(self) -> Tensor:
@@ -429,9 +429,8 @@ def newton(
     """Return the mode, (D,); R, lower triangular, with RRᵀ = H; and log p(y, mode)."""
     u = theta.new_zeros(joint.dimension) if start is None else start
     columns = joint.z @ joint.layout.factor(theta)  # (n, q): those of ZΛ̃
-    value, gradient = joint.density(theta, u[:, None])
+    value, gradient, curvature = joint.density(theta, u[:, None])
     for _ in range(_NEWTON_STEPS):
-        _, _, curvature = joint.slopes(theta, joint.predictor(theta, u[:, None]))
         lower = torch.linalg.cholesky(_hessian(joint, columns, curvature))
         step = torch.cholesky_solve(gradient, lower)[:, 0]
         if float(gradient[:, 0] @ step) < _ENOUGH:
@@ -442,7 +441,7 @@ def newton(
             if float(found[0]) >= float(value) - 1e-12 * abs(float(value)):
                 break
             size *= 0.5
-        u, (value, gradient) = u + size * step, found
+        u, (value, gradient, curvature) = u + size * step, found
     return u, lower, value[0]
 
 
@@ -476,12 +475,9 @@ class Motion:
 
 
 def moving_scores(here: Laplace, motion: Motion, x: Tensor) -> Tensor:
-    """Return R, (m, θ), whose posterior mean is the score.
+    """Return R, (m, θ), whose posterior mean is the score, of whitened states x, (m, D).
 
-    Args:
-        here: Laplace's approximation at θ, which defines the coordinates.
-        motion: its derivatives, at θ or nearby.
-        x: whitened states, (m, D).
+    The motion may be that of a θ nearby.
     """
     trace = (motion.stretch.diagonal(dim1=1, dim2=2) / here.root.diagonal()).sum(1)
     found, size = [], max(len(here.joint.x), here.joint.dimension)
@@ -495,12 +491,9 @@ def moving_scores(here: Laplace, motion: Motion, x: Tensor) -> Tensor:
 
 
 def louis_terms(here: Laplace, x: Tensor, c: Tensor) -> Tensor:
-    """Return terms whose mean with the coefficients c is the observed information, (m, θ, θ).
+    """Return terms whose mean is the observed information, (m, θ, θ).
 
-    Args:
-        here: Laplace's approximation at θ.
-        x: whitened states, (m, D).
-        c: their coefficients, (m,), which sum to 1.
+    The mean is that of whitened states x, (m, D), with coefficients c that sum to 1.
     """
 
     def density(at: Tensor) -> Tensor:

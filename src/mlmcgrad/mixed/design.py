@@ -224,12 +224,8 @@ def _assemble(
 ) -> Design:
     """Evaluate the right side of a formula, and put it beside the response.
 
-    Args:
-        formula: the formula.
-        rows: its columns; for new data, grouping factors may have missing values.
-        y: the response.
-        trials: the numbers of trials.
-        coding: the types of the columns; groups and numbers that it lacks are those of the rows.
+    Groups and stored numbers that the coding lacks are those of the rows. In new data grouping
+    factors may have missing values.
     """
     coerced = {name: coerce(rows[name], column) for name, column in coding.columns.items()}
     values = Values(formula.text, pd.DataFrame(coerced, index=rows.index), coding.kept)
@@ -323,21 +319,23 @@ def _trials(formula: Formula, data: pd.DataFrame) -> NDArray[np.float64]:
 
 
 def _coerced(data: pd.DataFrame, names: frozenset[str]) -> pd.DataFrame:
-    columns = {}
-    for name in names:
-        values = data[name].infer_objects()
-        if types.is_bool_dtype(values):
-            values = values.map({False: "False", True: "True"})
-        columns[name] = coerce(values, describe(values, coded=False))
-    return pd.DataFrame(columns, index=data.index)
+    columns = {name: _as_text(data[name].infer_objects()) for name in names}
+    return pd.DataFrame(
+        {name: coerce(values, describe(values, coded=False)) for name, values in columns.items()},
+        index=data.index,
+    )
+
+
+def _as_text(values: pd.Series[Any]) -> pd.Series[Any]:
+    """Return booleans as text, which has levels."""
+    return values.map({False: "False", True: "True"}) if types.is_bool_dtype(values) else values
 
 
 def _binary(
     values: pd.Series[Any], text: str, level: str | None
 ) -> tuple[NDArray[np.float64], str | None]:
-    if types.is_bool_dtype(values):
-        values = values.map({False: "False", True: "True"})
-    elif types.is_numeric_dtype(values) and level is None:
+    values = _as_text(values)
+    if types.is_numeric_dtype(values) and level is None:
         return values.to_numpy(np.float64), None
     levels = [str(found) for found in describe(values, coded=True).levels]
     if level is None and len(levels) > 2:

@@ -26,7 +26,7 @@ Above 100 the series are exact to rounding; below, R and G are computed from log
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias, final, runtime_checkable
 
 import torch
@@ -195,27 +195,6 @@ def gap(x: Tensor) -> Tensor:
     return torch.where(x > _LARGE, series, torch.log(x) - torch.digamma(x))
 
 
-@runtime_checkable
-class Link(Protocol):
-    """The link of a probability."""
-
-    @property
-    def name(self) -> str:
-        """Its name in messages."""
-
-    def one_slopes(self, eta: Tensor, y: Tensor) -> Slopes:
-        """Return the log-likelihood of one trial, y = 0 or 1, with ∂/∂η and −∂²/∂η²."""
-
-    def many_slopes(self, eta: Tensor, y: Tensor, trials: Tensor) -> Slopes:
-        """Return the same for y successes, without the binomial coefficient."""
-
-    def probability(self, eta: Tensor) -> Tensor:
-        """Return F(η)."""
-
-    def predictor(self, probability: Tensor) -> Tensor:
-        """Return the η with F(η) = probability, for probabilities in (0, 1)."""
-
-
 @final
 @dataclass(frozen=True)
 class Logit:
@@ -311,6 +290,9 @@ class Cloglog:
         return torch.log(-torch.log1p(-probability))
 
 
+Link: TypeAlias = Logit | Probit | Cloglog
+
+
 @dataclass(frozen=True)
 class Binary(NoDispersion):
     """Trials that succeed with the probability p = F(η), where F is the inverse of the link.
@@ -334,7 +316,7 @@ class Binary(NoDispersion):
         link: the link of that probability; logit by default.
     """
 
-    link: Link = field(default_factory=Logit)
+    link: Link = Logit()
 
     def mean(self, eta: Tensor, log_dispersion: Tensor) -> Tensor:
         """Return F(η)."""
@@ -344,6 +326,10 @@ class Binary(NoDispersion):
         """Return the variance of one trial, p(1 − p)."""
         p = self.link.probability(eta)
         return p * (1.0 - p)
+
+    def start(self, y: Tensor, trials: Tensor) -> Tensor:
+        """Return F^{−1}((y + ½)/(n + 1))."""
+        return self.link.predictor((y + 0.5) / (trials + 1.0))
 
 
 @final
@@ -369,10 +355,6 @@ class Bernoulli(Binary):
         remedy = "write y | trials(n) for binomial counts, y['level'] for one level of y"
         check_response(self.name, y, trials, (y == 0.0) | (y == 1.0), "0 or 1", remedy)
 
-    def start(self, y: Tensor, trials: Tensor) -> Tensor:
-        """Return F^{−1}((y + ½)/2)."""
-        return self.link.predictor((y + 0.5) / 2.0)
-
 
 @final
 @dataclass(frozen=True)
@@ -385,7 +367,8 @@ class Binomial(Binary):
     def slopes(self, eta: Tensor, y: Tensor, trials: Tensor, log_dispersion: Tensor) -> Slopes:
         """Return log p, ∂/∂η and −∂²/∂η²."""
         value, slope, curvature = self.link.many_slopes(eta, y, trials)
-        return value + _log_choose(trials, y), slope, curvature
+        ways = torch.lgamma(trials + 1.0) - torch.lgamma(y + 1.0) - torch.lgamma(trials - y + 1.0)
+        return value + ways, slope, curvature
 
     def sample(
         self, eta: Tensor, trials: Tensor, log_dispersion: Tensor, generator: torch.Generator
@@ -403,15 +386,6 @@ class Binomial(Binary):
         what = "a whole number from 0 to the number of trials"
         remedy = "write y | trials(n), with y successes among n"
         check_response(self.name, y, None, whole(y) & (y <= trials), what, remedy)
-
-    def start(self, y: Tensor, trials: Tensor) -> Tensor:
-        """Return F^{−1}((y + ½)/(n + 1))."""
-        return self.link.predictor((y + 0.5) / (trials + 1.0))
-
-
-def _log_choose(n: Tensor, y: Tensor) -> Tensor:
-    """Return log C(n, y)."""
-    return torch.lgamma(n + 1.0) - torch.lgamma(y + 1.0) - torch.lgamma(n - y + 1.0)
 
 
 def _hazard(x: Tensor) -> Tensor:

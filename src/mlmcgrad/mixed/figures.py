@@ -85,9 +85,7 @@ def _normal_plot(axes: Axes, values: NDArray[np.float64], title: str, label: str
     axes.fill_between(x, *limits, color=_BLUE, alpha=0.15, lw=0)
     axes.plot(x[[0, -1]], x[[0, -1]], color=_GREY, lw=0.8)
     axes.plot(x, np.sort(values), ".", ms=4, color=_BLUE)
-    axes.set_title(title, fontsize=9, parse_math=False)
-    axes.set_xlabel("normal quantile, with 95 % limits", fontsize=8)
-    axes.set_ylabel(label, fontsize=8)
+    _label(axes, title, "normal quantile, with 95 % limits", label)
 
 
 def _trend(axes: Axes, predictor: pd.Series[float], residuals: NDArray[np.float64]) -> None:
@@ -101,9 +99,8 @@ def _trend(axes: Axes, predictor: pd.Series[float], residuals: NDArray[np.float6
         mean, error = residuals[inside].mean(), 1.96 / inside.sum() ** 0.5
         axes.errorbar(x[inside].mean(), mean, error, fmt="o", ms=4, color=_BLUE)
     axes.axhline(0.0, color=_GREY, lw=0.8)
-    axes.set_title("quantile residuals, means with 95 % intervals", fontsize=9)
-    axes.set_xlabel("linear predictor without random effects", fontsize=8)
-    axes.set_ylabel("residual", fontsize=8)
+    title = "quantile residuals, means with 95 % intervals"
+    _label(axes, title, "linear predictor without random effects", "residual")
 
 
 def _group_means(axes: Axes, fit: Fit) -> None:
@@ -123,8 +120,7 @@ def _group_means(axes: Axes, fit: Fit) -> None:
     axes.plot(x, np.median(drawn, axis=0), color=_GREY, lw=0.8)
     axes.plot(x, own, ".", ms=4, color=_BLUE)
     title = f"mean of {_short(design.response)} in each {_short(f.name)}, sorted"
-    axes.set_title(title, fontsize=9, parse_math=False)
-    axes.set_xlabel("share of groups; band: 95 % of simulated data sets", fontsize=8)
+    _label(axes, title, "share of groups; band: 95 % of simulated data sets")
 
 
 def _path(axes: Axes, fit: Fit, i: int, name: str) -> None:
@@ -140,9 +136,8 @@ def _path(axes: Axes, fit: Fit, i: int, name: str) -> None:
     first = next((step.iteration for step in fit.path if step.averaging), None)
     if first is not None:
         axes.axvline(first, color=_GREY, lw=0.8, ls=":")
-    axes.set_title(_short(name), fontsize=9, parse_math=False)
     axes.tick_params(labelsize=8)
-    axes.set_xlabel("iteration", fontsize=8)
+    _label(axes, _short(name), "iteration")
 
 
 def _caterpillar(axes: Axes, factor: Factor, i: int) -> None:
@@ -172,6 +167,12 @@ _FIGURES: dict[str, Callable[[Fit, type[Figure]], Figure]] = {
     "ranef": _caterpillars,
     "residuals": _residuals,
 }
+
+
+def _label(axes: Axes, title: str, x: str, y: str = "") -> None:
+    axes.set_title(title, fontsize=9, parse_math=False)
+    axes.set_xlabel(x, fontsize=8)
+    axes.set_ylabel(y, fontsize=8)
 
 
 def _short(name: str) -> str:

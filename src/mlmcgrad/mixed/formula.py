@@ -316,23 +316,22 @@ class _Parser:
         level: ast.expr | None = None
         trials: ast.expr | None = None
         match node:
-            case ast.BinOp(value, ast.BitOr(), ast.Call(ast.Name("trials"), [trials])):
-                node = value
+            case ast.BinOp(node, ast.BitOr(), ast.Call(ast.Name("trials"), [trials])) | ast.Call(
+                ast.Name("proportion" | "prop" | "p"), [node, trials]
+            ):
+                pass
+            case (
+                ast.Call(ast.Name("binary" | "B"), [node, level])
+                | ast.Call(ast.Name("binary" | "B"), [node], [ast.keyword("success", level)])
+                | ast.Subscript(node, level)
+            ):
+                pass
             case ast.BinOp(op=ast.BitOr()):
-                raise self.misread(
-                    "the response allows | trials(n) only", "write y | trials(n) ~ …"
-                )
-            case ast.Call(ast.Name("proportion" | "prop" | "p"), [node, trials]):
-                pass
-            case ast.Call(ast.Name("binary" | "B"), [node, level]):
-                pass
-            case ast.Call(ast.Name("binary" | "B"), [node], [ast.keyword("success", level)]):
-                pass
+                what = "the response allows | trials(n) only"
+                raise self.misread(what, "write y | trials(n) ~ …")
             case ast.Call(ast.Name("proportion" | "prop" | "p" | "binary" | "B")):
                 remedy = "write proportion(successes, n), or binary(y, 'level')"
                 raise self.misread(f"{self.left} needs two arguments", remedy)
-            case ast.Subscript(node, level):
-                pass
         if isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Compare)) or not _columns(node):
             what = f"the response {self.left!r} is not a column"
             raise self.misread(what, "write {…} for a formula")

@@ -179,10 +179,7 @@ class Grouped:
     def _terms(self, blocks: Proposal, theta: Tensor, t: Tensor) -> Tensor:
         """Return terms whose mean is the score, summed over the groups, (blocks, θ).
 
-        Args:
-            blocks: the proposal at θ for each block of each group.
-            theta: θ.
-            t: quantiles, (groups · blocks, draws, q).
+        The proposals are those of each block of each group, and t has their quantiles.
         """
         u, log_q = blocks.at(t)
         log_joint, slope, of_phi = self._evaluate(blocks, theta, u)
@@ -275,11 +272,7 @@ class Grouped:
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return log p(y, u) of draws, (b, m); r, (b, m, n); slopes in log φ, (b, m), if any.
 
-        Args:
-            here: the groups.
-            theta: θ.
-            u: draws in blocks, (b, m, q).
-            owner: the group of each block, (b,); by default each group has one block.
+        The draws u, (b, m, q), come in blocks of the groups `owner`, (b,), by default one of each.
         """
         bucket = here.bucket
         base, columns = predictor(bucket, self.layout, theta)

@@ -178,11 +178,7 @@ def intervals(fit: Fit, which: list[Quantity], alpha: float, method: Method) -> 
 
 @final
 class Profile:
-    """The log-likelihood of a fit, maximised under constraints.
-
-    Args:
-        fit: the fit; it needs its data and standard errors.
-    """
+    """The log-likelihood of a fit, maximised under constraints."""
 
     def __init__(self, fit: Fit) -> None:
         if fit.live is None:
@@ -467,10 +463,7 @@ def _live(fit: Fit) -> Live:
 def _law(statistic: float, degrees: int, boundary: int | None) -> tuple[str, float]:
     """Return the law of a likelihood-ratio statistic and its p-value.
 
-    Args:
-        statistic: the statistic.
-        degrees: the number of parameters that the larger model adds.
-        boundary: how many of them the smaller model fixes on a boundary; None if not nested.
+    `boundary` counts the parameters that the smaller model fixes on one; None if not nested.
     """
     if boundary is None:
         return "the models are not nested; compare their AIC", math.nan
@@ -526,12 +519,7 @@ def _bootstrap(
 ) -> tuple[str, float]:
     """Return the law and p-value from data sets drawn from the smaller model.
 
-    Args:
-        small: the smaller model.
-        statistic: the statistic of the data.
-        again: returns the statistic of other responses; a data set without a fit is skipped.
-        count: number of data sets.
-        seed: seed of the simulation.
+    `again` returns the statistic of other responses; a data set without a fit is skipped.
     """
     generator, drawn = torch.Generator().manual_seed(seed), list[float]()
     for i in range(count):

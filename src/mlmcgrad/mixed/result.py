@@ -29,7 +29,7 @@ from mlmcgrad.mixed.figures import plot
 from mlmcgrad.mixed.formula import printable
 from mlmcgrad.mixed.parameters import Layout, Scale
 from mlmcgrad.mixed.search import FitCertificate, LogLikelihood, MarginalLikelihood
-from mlmcgrad.mixed.table import table, tidy
+from mlmcgrad.mixed.table import table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -305,7 +305,26 @@ class Fit:
             `effect` ("fixed" or "ran_pars"), `group`, `term`, `estimate`, `std_error`, `statistic`,
             `p_value` and the intervals. Standard deviations have no test.
         """
-        return tidy(self, alpha, method)
+        which = inference.quantities(self)
+        found = inference.estimates(self, which)
+        ends = inference.intervals(self, which, alpha, method)
+        value, kinds = found["estimate"].to_numpy(), np.array([q.kind for q in which])
+        # The derivatives of the identity, tanh and exp.
+        slopes = np.select([kinds == "fixed", kinds == "cor"], [1.0, 1.0 - value**2], value)
+        untested = [math.nan] * (len(which) - len(self.names))
+        return pd.DataFrame(
+            {
+                "effect": np.where(kinds == "fixed", "fixed", "ran_pars"),
+                "group": [q.factor for q in which],
+                "term": [q.term for q in which],
+                "estimate": value,
+                "std_error": slopes * found["free_error"].to_numpy(),
+                "statistic": [*self.tvalues, *untested],
+                "p_value": [*self.pvalues, *untested],
+                "conf_low": ends[0].to_numpy(),
+                "conf_high": ends[1].to_numpy(),
+            }
+        )
 
     def ranef(self, interval: float = 0.95) -> pd.DataFrame:
         """Return the random effects of each group given the data.
@@ -490,14 +509,7 @@ def theta_names(
     layout: Layout,
     family: Family,
 ) -> tuple[str, ...]:
-    """Return a name for each entry of θ, for figures and messages.
-
-    Args:
-        names: names of the fixed effects.
-        factors: name and terms of each grouping factor.
-        layout: the layout of θ.
-        family: the family of the response.
-    """
+    """Return a name for each entry of θ, given the names of the fixed effects and the factors."""
     row, column = layout.entries
     terms = [(name, term) for name, terms in factors for term in terms]
     of_effects = [f"{term} | {name}" if len(factors) > 1 else term for name, term in terms]

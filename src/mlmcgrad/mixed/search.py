@@ -113,7 +113,9 @@ class Information:
         """
         for effort in _EFFORTS:
             found = Information(likelihood.information(theta, effort))
-            if not found._rough(error):
+            values, _, margin = found._eigen
+            hidden = (values.abs() <= margin) & (values + margin > _FLAT)
+            if not bool(hidden.any()) and float(found.noise().max()) <= error:
                 break
         return found
 
@@ -129,12 +131,6 @@ class Information:
         each = torch.einsum("ik,nij,jk->nk", vectors, self.estimates, vectors)
         error = _UNCERTAIN * each.std(0) / len(each) ** 0.5
         return values, vectors, error.clamp(min=_FLATTEST * float(values.abs().max()))
-
-    def _rough(self, error: float) -> bool:
-        """Return whether more draws are needed."""
-        values, _, margin = self._eigen
-        hidden = (values.abs() <= margin) & (values + margin > _FLAT)
-        return bool(hidden.any()) or float(self.noise().max()) > error
 
     @cached_property
     def inverse(self) -> Tensor:
@@ -163,8 +159,7 @@ class Information:
     def noise(self, units: Tensor | None = None) -> Tensor:
         """Return the Monte Carlo error of each standard error, relative to it, (θ,).
 
-        Args:
-            units: the matrix T of other parameters Tθ, (θ, θ); by default those of θ.
+        With the matrix T of `units` those of the parameters Tθ.
         """
         root = self.inverse if units is None else units @ self.inverse
         inverse = self.inverse if units is None else root @ units.T
@@ -263,13 +258,9 @@ class FitCertificate:
 def search(
     likelihood: MarginalLikelihood, theta: Tensor, tolerance: float, iterations: int
 ) -> Iterator[SearchState]:
-    """Maximise a likelihood; yield a state after each iteration.
+    """Maximise a likelihood from θ; yield a state after each iteration, one estimate of the score.
 
-    Args:
-        likelihood: the likelihood.
-        theta: the start.
-        tolerance: Monte Carlo error at which the search ends, in standard errors.
-        iterations: maximum number of iterations; each uses one estimate of the score.
+    The search ends at a Monte Carlo error of `tolerance` standard errors.
     """
     state = SearchState(0, theta)
     for at in _scoring(likelihood, theta, min(iterations, _MOST_SCORING)):

@@ -1,14 +1,10 @@
-"""The table of a fit, as text and as a data frame."""
+"""The table of a fit."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-import pandas as pd
-
-from mlmcgrad.mixed import inference
 from mlmcgrad.mixed.formula import printable
 
 if TYPE_CHECKING:
@@ -31,29 +27,6 @@ def table(fit: Fit) -> str:
         _summary(fit),
     ]
     return "\n\n".join(parts)
-
-
-def tidy(fit: Fit, alpha: float, method: inference.Method) -> pd.DataFrame:
-    """Return all parameters as a data frame; see `Fit.tidy`."""
-    which = inference.quantities(fit)
-    found, ends = inference.estimates(fit, which), inference.intervals(fit, which, alpha, method)
-    value, kinds = found["estimate"].to_numpy(), np.array([q.kind for q in which])
-    # The derivatives of the identity, tanh and exp.
-    slopes = np.select([kinds == "fixed", kinds == "cor"], [1.0, 1.0 - value**2], value)
-    untested = [math.nan] * (len(which) - len(fit.names))
-    return pd.DataFrame(
-        {
-            "effect": np.where(kinds == "fixed", "fixed", "ran_pars"),
-            "group": [q.factor for q in which],
-            "term": [q.term for q in which],
-            "estimate": value,
-            "std_error": slopes * found["free_error"].to_numpy(),
-            "statistic": [*fit.tvalues, *untested],
-            "p_value": [*fit.pvalues, *untested],
-            "conf_low": ends[0].to_numpy(),
-            "conf_high": ends[1].to_numpy(),
-        }
-    )
 
 
 def _fixed(fit: Fit) -> str:
