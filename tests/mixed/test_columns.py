@@ -14,7 +14,7 @@ from formulae.environment import Environment
 
 from mlmcgrad.mixed.columns import Column, coerce, describe, frame, groups, select
 from mlmcgrad.mixed.design import Coding, build
-from mlmcgrad.mixed.files import decoded, encoded
+from mlmcgrad.mixed.result import decoded, encoded
 from tests.mixed.tables import table
 
 

@@ -104,15 +104,8 @@ _PART = 2**21  # numbers (states × rows or random effects) in memory at once
 class Crossed:
     """The likelihood as a function of θ, estimated by chains over all random effects.
 
-    θ holds the entries of Λ of all factors, in the order of `design.effects`; see `Layout`.
-
-    Args:
-        design: the data; its columns have similar scales.
-        family: the family of the response.
-        generator: source of all randomness.
-
-    Attributes:
-        layout: the layout of θ.
+    θ holds the entries of Λ of all factors, in the order of `design.effects`; see `Layout`. The
+    columns of the design have similar scales.
     """
 
     def __init__(self, design: Design, family: Family, generator: torch.Generator) -> None:
@@ -299,12 +292,7 @@ class Span:
 class Joint:
     """The density of the response and all random effects, log p_θ(y, u).
 
-    Args:
-        design: the data.
-        family: the family of the response.
-
     Attributes:
-        layout: the layout of θ.
         dimension: D.
         spans: the position of each factor.
         place: the position in u of the columns of a row, (n, q) int64.

@@ -6,13 +6,24 @@ The names are those of statsmodels where it has one. `params`, `bse`, `tvalues`,
 
 from __future__ import annotations
 
+import hashlib
 import html
+import json
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from itertools import accumulate, pairwise
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from itertools import accumulate, pairwise, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, final, get_type_hints, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    final,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 import numpy as np
 import pandas as pd
@@ -20,7 +31,8 @@ import torch
 from scipy.special import ndtr, ndtri
 from torch import Tensor
 
-from mlmcgrad.mixed import files, inference, prediction
+from mlmcgrad._files import write_atomically
+from mlmcgrad.mixed import inference, prediction
 from mlmcgrad.mixed.columns import Data
 from mlmcgrad.mixed.design import Coding, Design
 from mlmcgrad.mixed.families import Family
@@ -29,12 +41,13 @@ from mlmcgrad.mixed.figures import plot
 from mlmcgrad.mixed.formula import printable
 from mlmcgrad.mixed.parameters import Layout, Scale
 from mlmcgrad.mixed.search import FitCertificate, LogLikelihood, MarginalLikelihood
-from mlmcgrad.mixed.table import table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INTERRUPTED = "interrupted"
+_FORMAT = "mlmcgrad mixed model 3"
+_LARGEST = 12  # characters of a number in the table
 
 
 @final
@@ -466,10 +479,15 @@ class Fit:
         return plot(self, what)
 
     def save(self, path: str | Path) -> None:
-        """Write the fit, without the data, to a JSON file; `mixed.load` reads it."""
-        link = getattr(getattr(self.family, "link", None), "name", None)
-        family = {"family": self.family.name, "link": link}
-        files.write(path, family | {name: getattr(self, name) for name in _stored()})
+        """Write the fit, without the data, to a JSON file; `mixed.load` reads it.
+
+        The file holds the SHA-256 of its content, so that a damaged one is refused as a whole.
+        """
+        content = {"family": self.family.name, "link": self._link}
+        content |= {name: encoded(getattr(self, name)) for name in _stored()}
+        record = {"format": _FORMAT, "sha256": _digest(content), **content}
+        text = json.dumps(record, ensure_ascii=False, indent=1, allow_nan=False)
+        write_atomically(Path(path), text.encode())
 
     def summary(self) -> FitSummary:
         """Return the table of estimates, random effects, log-likelihood and certificate."""
@@ -480,6 +498,10 @@ class Fit:
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()
+
+    @property
+    def _link(self) -> str | None:
+        return getattr(getattr(self.family, "link", None), "name", None)
 
     def _series(self, values: Tensor) -> pd.Series:
         return pd.Series(values[: self.layout.fixed].numpy(), self.names)
@@ -492,10 +514,21 @@ def load(path: str | Path, family: Family | None = None) -> Fit:
         path: the file.
         family: the family, if it is an object of your own.
     """
-    with files.opened(path) as content:
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or content.get("format") != _FORMAT:
+            raise ValueError(f"its format is not {_FORMAT!r}")
+        del content["format"]
+        if content.pop("sha256", None) != _digest(content):
+            raise ValueError("its content was changed")
         own = family_of(content["family"], content["link"]) if family is None else family
         kinds = get_type_hints(Fit)
-        return Fit(family=own, **{n: files.decoded(kinds[n], content[n]) for n in _stored()})
+        return Fit(family=own, **{n: decoded(kinds[n], content[n]) for n in _stored()})
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"path {str(path)!r} is not a fit written by this version of Fit.save, or is damaged: "
+            f"{error}"
+        ) from None
 
 
 def _stored() -> list[str]:
@@ -523,3 +556,131 @@ def theta_names(
 
 def _root(covariance: Tensor) -> Tensor:
     return covariance.diagonal().clamp(min=0.0).sqrt()
+
+
+def table(fit: Fit) -> str:
+    """Format estimates with their errors, random effects, log-likelihood, certificate, notes."""
+    what = f"{fit.family.name} ({fit._link})" if fit._link else fit.family.name
+    groups = ", ".join(f"{len(f.groups)} groups of {f.name}" for f in fit.factors)
+    formula = " ".join(fit.formula.split())
+    parts = [
+        f"{printable(formula)}\n{printable(what)}: {fit.nobs} rows, {printable(groups)}",
+        _fixed(fit),
+        _random(fit),
+        _summary(fit),
+    ]
+    return "\n\n".join(parts)
+
+
+def _fixed(fit: Fit) -> str:
+    rows: list[tuple[str, ...]] = [
+        ("Fixed effects", "estimate", "std. error", "MC error", "z", "p", "95 % interval", "")
+    ]
+    columns = (fit.params, fit.bse, fit.monte_carlo_errors, fit.tvalues, fit.pvalues)
+    ends = fit.conf_int().to_numpy().tolist()
+    for name, (low, high), value, error, noise, z, p in zip(
+        fit.names, ends, *(column.tolist() for column in columns), strict=True
+    ):
+        cells = (number(value), number(error), number(noise, 2), f"{z:.2f}", _p(p))
+        rows.append((name, *cells, number(low), number(high)))
+    return _aligned(rows)
+
+
+def _random(fit: Fit) -> str:
+    correlations = "correlations" if any(len(f.terms) > 1 for f in fit.factors) else ""
+    rows: list[tuple[str, ...]] = [("Random effects", "sd", "95 % interval", "", correlations)]
+    for f in fit.factors:
+        rows.append((f.name,))
+        sds, ends = fit.sd[f.name].tolist(), fit.sd_intervals[f.name].to_numpy().tolist()
+        correlation = fit.correlation[f.name].to_numpy().tolist()
+        for i, (term, sd, (low, high)) in enumerate(zip(f.terms, sds, ends, strict=True)):
+            cells = (number(sd), number(low), number(high))
+            rows.append((f"  {term}", *cells, *(f"{value:.2f}" for value in correlation[i][:i])))
+    if fit.dispersion is not None:
+        rows.append((str(fit.dispersion.name), *map(number, fit.dispersion.tolist())))
+    return _aligned(rows)
+
+
+def _summary(fit: Fit) -> str:
+    lines = [
+        f"Log-likelihood {fit.llf:.3f} ± {number(fit.llf_se, 2)}, AIC {fit.aic:.2f}, "
+        f"BIC {fit.bic:.2f}; {fit.iterations} iterations",
+        "Standard errors from the observed information (Louis' identity), with Monte Carlo errors "
+        f"of at most {100.0 * float(fit.standard_error_noise.max()):.2g} %.",
+    ]
+    certificate = fit.certificate
+    if certificate is not None:
+        verdict = "holds" if certificate.holds else "DOES NOT HOLD"
+        lines.append(
+            f"Certificate {verdict}: {certificate.scores} independent score estimates place the "
+            f"maximum\nwithin {certificate.bound:.2g} standard errors of the estimates "
+            "(95 % bound)."
+        )
+    if fit.problem:
+        lines.append(f"PROBLEM: {printable(fit.problem)}")
+    return "\n".join([*lines, *(f"Note: {printable(note)}" for note in fit.notes)])
+
+
+def number(value: float, digits: int = 4) -> str:
+    """Format a number with a few significant digits."""
+    if not math.isfinite(value):
+        return "–" if math.isnan(value) else str(value)
+    if value == 0.0:
+        return "0"
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    plain = f"{value:.{min(places, 10)}f}"
+    return plain if len(plain) <= _LARGEST and places <= 8 else f"{value:.{digits - 1}e}"
+
+
+def _p(p: float) -> str:
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> str:
+    """Align the first column to the left and the others to the right; rows may end early."""
+    columns = list(zip_longest(*(map(printable, row) for row in rows), fillvalue=""))
+    widths = [max(map(len, column)) for column in columns]
+    lines = []
+    for first, *rest in zip(*columns, strict=True):
+        cells = (f"  {cell.rjust(width)}" for cell, width in zip(rest, widths[1:], strict=True))
+        lines.append((first.ljust(widths[0]) + "".join(cells)).rstrip())
+    return "\n".join(lines)
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def encoded(value: Any) -> Any:
+    """Return a value for strict JSON, with null instead of NaN."""
+    if isinstance(value, Tensor):
+        return encoded(value.tolist())
+    if is_dataclass(value):
+        return {f.name: encoded(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: encoded(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [encoded(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def decoded(kind: Any, value: Any) -> Any:
+    """Return the value of a type whose JSON is `value`; the inverse of `encoded`."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if kind is float:
+        return math.nan if value is None else float(value)
+    if kind is Tensor:
+        return torch.tensor(np.array(value, dtype=np.float64))
+    if hasattr(kind, "__dataclass_fields__"):
+        kinds = get_type_hints(kind)
+        return kind(**{name: decoded(kinds[name], each) for name, each in value.items()})
+    if origin is tuple:
+        return tuple(decoded(parts[0], each) for each in value)
+    if origin is Mapping:
+        return {key: decoded(parts[1], each) for key, each in value.items()}
+    if isinstance(value, dict):  # of an optional dataclass
+        return decoded(parts[0], value)
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r} is not of the type {kind}")
+    return value
