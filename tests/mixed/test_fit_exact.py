@@ -19,7 +19,7 @@ from tests.mixed.quadrature import Floats, Model, simulate
 QUADRATURE = 2e-3  # standard errors by which the search for the exact maximum may be off
 CASES = {
     "bernoulli, σ = 4": ("bernoulli", 1, {"sd": (4.0, 0.0)}),
-    "bernoulli, 2 effects": ("bernoulli", 2, {"sd": (2.5, 1.0), "groups": 80}),
+    "bernoulli, 2 effects": ("bernoulli", 2, {"sd": (2.5, 1.0), "groups": 60}),
     "binomial, σ = 3": ("binomial", 1, {"sd": (3.0, 0.0), "rows": 5}),
     "poisson, σ = 1": ("poisson", 1, {"sd": (1.0, 0.0)}),
     "poisson, 2 effects": ("poisson", 2, {"sd": (0.7, 0.4), "groups": 80}),

@@ -164,7 +164,8 @@ def test_intervals_that_are_not_estimable_are_nan(fit: Fit) -> None:
 def test_a_figure(fit: Fit, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "fit.png"
-    fit.plot().savefig(path)
+    figure = fit.plot()
+    figure.savefig(path)
     assert path.stat().st_size > 10_000
-    names = [axes.get_title() for axes in fit.plot().axes]
+    names = [axes.get_title() for axes in figure.axes]
     assert names[:3] == ["Intercept", "x", "sd(Intercept)"]
