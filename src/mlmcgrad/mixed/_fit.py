@@ -128,7 +128,14 @@ def fit(
                 "weights must be None for binomial responses, whose weights are their trials; "
                 "multiply successes and trials instead"
             )
-        _check_groups(design, model)
+        for effects in design.effects:
+            alone = len(effects.groups) == len(design.y)
+            if alone and isinstance(model, (Bernoulli, Gaussian)):
+                raise ValueError(
+                    f"the grouping factor {effects.factor!r} has one row in every group, and "
+                    f"{model.name} data cannot distinguish its random effects from chance; leave "
+                    "out its term"
+                )
         options = _Options(tolerance, iterations, candidates, estimator)
         result = _maximise(design, model, seed, options, progress)
     if result.problem is not None:
@@ -239,18 +246,6 @@ def _maximise(
             path=tuple(path),
             live=Live(design, value, refit, integrated, scale, stopped),
         )
-
-
-def _check_groups(design: Design, family: Family) -> None:
-    """Raise if each row is a group of its own, for families that cannot identify its effect."""
-    for effects in design.effects:
-        alone = len(effects.groups) == len(design.y)
-        if alone and isinstance(family, (Bernoulli, Gaussian)):
-            raise ValueError(
-                f"the grouping factor {effects.factor!r} has one row in every group, and "
-                f"{family.name} data cannot distinguish its random effects from chance; leave out "
-                "its term"
-            )
 
 
 @contextmanager

@@ -20,7 +20,7 @@ The inner knots are given, or are quantiles of the data; the outer ones are the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias, final
@@ -35,19 +35,12 @@ Floats: TypeAlias = NDArray[np.float64]
 @final
 @dataclass(frozen=True)
 class Basis:
-    """The function of one number that a formula names.
+    """The function of one number that a formula names."""
 
-    Args:
-        kind: poly, bs or ns.
-        size: number of columns.
-        degree: of the polynomials.
-        knots: inner knots; None means quantiles of the data.
-    """
-
-    kind: str
-    size: int
-    degree: int
-    knots: tuple[float, ...] | None = None
+    kind: str  # poly, bs or ns
+    size: int  # number of columns
+    degree: int  # of the polynomials
+    knots: tuple[float, ...] | None = None  # inner knots; None means quantiles of the data
 
     def numbers(self, x: Floats) -> tuple[float, ...]:
         """Return what the columns depend on, computed from the data of the fit."""
@@ -74,7 +67,8 @@ class Basis:
 
     def columns(self, x: Floats, numbers: tuple[float, ...]) -> Floats:
         """Return the columns, (rows, size)."""
-        return _COLUMNS[self.kind](x, np.array(numbers), self)
+        columns = {"poly": _poly, "bs": _bs, "ns": _ns}[self.kind]
+        return columns(x, np.array(numbers), self)
 
 
 def basis(
@@ -154,10 +148,3 @@ def _ns(x: Floats, numbers: Floats, basis: Basis) -> Floats:
     cubes = np.maximum(s[:, None] - t, 0.0) ** 3
     d = (cubes[:, :-1] - cubes[:, -1:]) / (t[-1] - t[:-1])
     return np.column_stack([s, d[:, :-1] - d[:, -1:]])
-
-
-_COLUMNS: dict[str, Callable[[Floats, Floats, Basis], Floats]] = {
-    "poly": _poly,
-    "bs": _bs,
-    "ns": _ns,
-}

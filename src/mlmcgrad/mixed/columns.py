@@ -41,15 +41,10 @@ _Space: TypeAlias = frozenset[tuple[Component, bool]]
 @final
 @dataclass(frozen=True)
 class Column:
-    """The type of a column, as needed to code new data in the same way.
+    """The type of a column, as needed to code new data in the same way."""
 
-    Args:
-        number: whether the values are used as they are.
-        levels: the levels in order; a column of numbers only has them inside C(), S() or T().
-    """
-
-    number: bool
-    levels: tuple[Level, ...] = ()
+    number: bool  # whether the values are used as they are
+    levels: tuple[Level, ...] = ()  # in order; numbers only have them inside C(), S() or T()
 
 
 def frame(data: Data) -> pd.DataFrame:
@@ -139,14 +134,10 @@ def coerce(values: pd.Series[Any], column: Column) -> pd.Series[Any]:
 
 
 def groups(data: pd.DataFrame, names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """Find the groups of a factor.
+    """Return the labels of the groups of a factor, and the group of each row, (rows,).
 
-    Args:
-        data: the rows; a row with a missing value has no group.
-        names: the columns whose combinations are the groups.
-
-    Returns:
-        The labels of the groups, and the group index of each row, (rows,); −1 means no group.
+    The groups are the combinations of the columns `names`. A row with a missing value has the
+    index −1, no group.
     """
     try:
         grouped = data.groupby(list(names), observed=True)
@@ -176,13 +167,10 @@ def check_finite(values: NDArray[Any], what: str) -> None:
 
 @final
 class Values:
-    """The data on which the expressions of a formula are evaluated.
+    """The data, converted by `coerce`, on which the expressions of a formula are evaluated.
 
-    Args:
-        text: the formula, for messages.
-        data: columns converted by `coerce`.
-        kept: for each center(), scale(), poly(), bs() and ns() its numbers; those that are
-            missing are computed from the data.
+    `kept` has the numbers of each center(), scale(), poly(), bs() and ns(); those that are missing
+    are computed from the data.
     """
 
     def __init__(
@@ -234,16 +222,7 @@ class Values:
 
 @final
 class Coder:
-    """Code some terms of a formula as columns of numbers.
-
-    Args:
-        text: the formula, for messages.
-        terms: the terms, from `formula.parse`.
-        columns: the types of the data's columns.
-
-    Attributes:
-        names: the names of the resulting columns.
-    """
+    """Code some terms of a formula as columns of numbers, called `names`."""
 
     def __init__(self, text: str, terms: tuple[Term, ...], columns: Mapping[str, Column]) -> None:
         levels = {c: _levels(c, columns) for term in terms for c in term}

@@ -147,12 +147,12 @@ class Crossed:
         x = self._normal(_ANNEALED, generator)
         found = annealed(here, x, _FEWEST, self._step, generator)
         spread = float((1.0 + found.deviation).log().std())
-        if spread > _SPREAD:
-            # The variance of log w falls like 1/temperatures.
-            temperatures = min(_MOST, math.ceil(_FEWEST * (spread / _SPREAD) ** 2))
-            x = self._normal(_ANNEALED, generator)
-            found = annealed(here, x, temperatures, self._step, generator)
-        return found
+        if spread <= _SPREAD:
+            return found
+        # The variance of log w falls like 1/temperatures.
+        temperatures = min(_MOST, math.ceil(_FEWEST * (spread / _SPREAD) ** 2))
+        x = self._normal(_ANNEALED, generator)
+        return annealed(here, x, temperatures, self._step, generator)
 
     def effects(self, theta: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return mean and covariance of b = Λu given the data, for each factor.

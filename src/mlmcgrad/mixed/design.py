@@ -55,23 +55,16 @@ _MOST_LEVELS = 1000  # of a fixed effect, which is a dense matrix
 class Effects:
     """The random effects of one grouping factor.
 
-    Args:
-        factor: its name, "district" or "a:b".
-        groups: labels of the groups.
-        index: group of each row, (rows,) int64; −1 for a row of new data that has none. Groups
-            that are not in the data of the fit follow those that are.
-        terms: names of the columns: "Intercept", "urban[yes]", …
-        columns: (rows, terms) float64.
-        blocks: sizes of the correlated blocks of terms: (2,) for (1 + x | g), (1, 1) for
-            (1 | g) + (0 + x | g) and for (1 + x || g).
+    The correlated blocks of terms are (2,) for (1 + x | g), (1, 1) for (1 | g) + (0 + x | g) and
+    for (1 + x || g). Groups that are not in the data of the fit follow those that are.
     """
 
-    factor: str
-    groups: tuple[str, ...]
-    index: Tensor
-    terms: tuple[str, ...]
-    columns: Tensor
-    blocks: tuple[int, ...]
+    factor: str  # its name, "district" or "a:b"
+    groups: tuple[str, ...]  # their labels
+    index: Tensor  # group of each row, (rows,) int64; −1 for a row of new data that has none
+    terms: tuple[str, ...]  # names of the columns: "Intercept", "urban[yes]", …
+    columns: Tensor  # (rows, terms) float64
+    blocks: tuple[int, ...]  # sizes of the correlated blocks of terms
 
 
 @final
@@ -111,27 +104,20 @@ class Design:
 class Coding:
     """All that is needed to code new data as the data of the fit were coded.
 
-    Args:
-        formula: the formula.
-        success: the level of the response that is coded as 1, if it has levels.
-        columns: type and levels of each column.
-        kept: for each center(), scale(), poly(), bs() and ns() its numbers.
-        groups: labels of the groups of each factor.
+    `kept` has the numbers of each center(), scale(), poly(), bs() and ns().
     """
 
     formula: str
-    success: str | None
+    success: str | None  # the level of the response that is coded as 1, if it has levels
     columns: Mapping[str, Column]
     kept: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # labels, by factor
 
     def design(self, data: Data) -> Design:
         """Return the design of new data, without a response: y is NaN.
 
-        Args:
-            data: one row per prediction. Unknown groups follow those of the fit; an unknown level,
-                or a missing value in another column, is an error. Without a column of trials they
-                are 1.
+        Unknown groups follow those of the fit; an unknown level, or a missing value in another
+        column, is an error. Without a column of trials they are 1.
         """
         parsed, table = parse(self.formula), frame(data)
         rows = select(table, parsed.predictors | parsed.grouping).reset_index(drop=True)

@@ -75,25 +75,15 @@ class Contrast:
 @final
 @dataclass(frozen=True)
 class Component:
-    """A part of a term: a column, a column with coded levels, or an expression.
+    """A part of a term: a column, a column with coded levels, or an expression."""
 
-    Args:
-        name: its text in the formula.
-        code: its text in Python's own style; components with the same code are one.
-        columns: names of its columns.
-        column: name of the column if it is one, without arithmetic.
-        value: the function that evaluates it.
-        contrast: the contrast in C(), S() or T().
-        basis: the basis of poly(), bs() or ns(), which has several columns.
-    """
-
-    name: str = field(compare=False)
-    code: str
-    columns: frozenset[str] = field(compare=False)
-    column: str | None = field(compare=False)
-    value: Callable[[Values], Any] = field(compare=False, repr=False)
-    contrast: Contrast | None = None
-    basis: Basis | None = None
+    name: str = field(compare=False)  # its text in the formula
+    code: str  # its text in Python's own style; components with the same code are one
+    columns: frozenset[str] = field(compare=False)  # names of its columns
+    column: str | None = field(compare=False)  # name if it is one column, without arithmetic
+    value: Callable[[Values], Any] = field(compare=False, repr=False)  # evaluates it
+    contrast: Contrast | None = None  # in C(), S() or T()
+    basis: Basis | None = None  # of poly(), bs() or ns(), which has several columns
 
     @property
     def source(self) -> str:
@@ -127,19 +117,12 @@ _CONTRASTS: dict[str, Callable[..., Contrast]] = {
 @final
 @dataclass(frozen=True)
 class Response:
-    """The left side of a formula: y, y['level'], f(y), proportion(y, n) or y | trials(n).
+    """The left side of a formula: y, y['level'], f(y), proportion(y, n) or y | trials(n)."""
 
-    Args:
-        text: the left side as written.
-        value: the expression of y.
-        level: the level coded as 1, if the formula names one.
-        trials: the expression of the number of trials; None means 1.
-    """
-
-    text: str
-    value: Component
-    level: str | None
-    trials: Component | None
+    text: str  # as written
+    value: Component  # the expression of y
+    level: str | None  # the level coded as 1, if the formula names one
+    trials: Component | None  # the expression of the number of trials; None means 1
 
     @property
     def trial_columns(self) -> frozenset[str]:
@@ -150,17 +133,11 @@ class Response:
 @final
 @dataclass(frozen=True)
 class RandomTerm:
-    """One term (terms | factors), or (terms || factors).
+    """One term (terms | factors), or (terms || factors)."""
 
-    Args:
-        terms: the intercept and the terms on the left.
-        factors: for each factor on the right, the columns whose combinations form its groups.
-        correlated: whether its effects are correlated; with || they are not.
-    """
-
-    terms: tuple[Term, ...]
-    factors: tuple[tuple[str, ...], ...]
-    correlated: bool = True
+    terms: tuple[Term, ...]  # the intercept and the terms on the left
+    factors: tuple[tuple[str, ...], ...]  # for each, the columns whose combinations are its groups
+    correlated: bool = True  # whether its effects are correlated; with || they are not
 
     def __str__(self) -> str:
         bars = "|" if self.correlated or self.terms == ((),) else "||"
@@ -173,20 +150,12 @@ class RandomTerm:
 @final
 @dataclass(frozen=True)
 class Formula:
-    """The parts of a formula.
-
-    Args:
-        text: the formula.
-        response: its left side.
-        fixed: terms of the fixed effects, the intercept first.
-        offsets: expressions added to the linear predictor.
-        random: the random effects.
-    """
+    """The parts of a formula."""
 
     text: str
     response: Response
-    fixed: tuple[Term, ...]
-    offsets: tuple[Component, ...]
+    fixed: tuple[Term, ...]  # the intercept first
+    offsets: tuple[Component, ...]  # expressions added to the linear predictor
     random: tuple[RandomTerm, ...]
 
     @property

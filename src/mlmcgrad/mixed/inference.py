@@ -61,20 +61,15 @@ _SIMULATE = "no simple law is known; use simulate=200"
 class Quantity:
     """A parameter as users know it.
 
-    Args:
-        kind: "fixed", "sd", "cor" or "dispersion".
-        term: the name of a fixed effect or of the dispersion, "sd(x)" or "cor(x, z)".
-        factor: the grouping factor of a standard deviation or correlation.
-        free: the function of θ, on a scale without bounds: log for standard deviations and
-            dispersions, atanh for correlations.
-        entries: positions in θ of the row of Λ of a standard deviation.
+    `free` is the function of θ, on a scale without bounds: log for standard deviations and
+    dispersions, atanh for correlations.
     """
 
-    kind: str
-    term: str
-    factor: str
+    kind: str  # "fixed", "sd", "cor" or "dispersion"
+    term: str  # the name of a fixed effect or of the dispersion, "sd(x)" or "cor(x, z)"
+    factor: str  # of a standard deviation or correlation
     free: Callable[[Tensor], Tensor]
-    entries: Tensor | None = None
+    entries: Tensor | None = None  # positions in θ of the row of Λ of a standard deviation
 
     @property
     def name(self) -> str:
@@ -276,9 +271,7 @@ class Profile:
     ) -> tuple[Tensor, float]:
         """Return θ of the largest likelihood under a constraint, and the slope of the profile.
 
-        Args:
-            theta: the start, in the units of the search.
-            constraint: returns what is missing at a θ, (k,), and its gradients, (k, θ).
+        The constraint returns what is missing at a θ, (k,), and its gradients, (k, θ).
         """
         variance, multiplier = self._variance, 0.0
         total, count = torch.zeros_like(theta), 0
@@ -303,8 +296,7 @@ class Profile:
         return theta, multiplier
 
     def _value(self, theta: Tensor) -> LogLikelihood:
-        generator = torch.Generator().manual_seed(_SEED)
-        return self._likelihood.log_likelihood(theta, generator)
+        return self._likelihood.log_likelihood(theta, torch.Generator().manual_seed(_SEED))
 
 
 def _floored(variance: Tensor) -> Tensor:
@@ -323,8 +315,7 @@ class LikelihoodRatioTest:
     with k degrees of freedom, k parameters being added. A variance of 0 is on the boundary of the
     parameter space. If one variance is fixed there, alone or with its covariances, the law is the
     mixture ½χ²_{k−1} + ½χ²_k (Stram and Lee, 1994). So it is for negative binomial against Poisson
-    responses. In other cases no simple law is known: `simulate=200` draws from
-    it.
+    responses. In other cases no simple law is known: `simulate=200` draws from it.
 
     Attributes:
         statistic: the statistic.
@@ -422,12 +413,10 @@ def drop1(fit: Fit, simulate: int, seed: int) -> pd.DataFrame:
             continue
         weights = None if live.design.weights is None else live.design.weights.tolist()
         other = live.refit(build(str(smaller), live.design.data, weights), fit.seed)
-        row = {"df": other.df, "aic": other.aic, "llf": other.llf} | _NO_TEST
+        test = _NO_TEST | {"law": f"no fit without the term: {other.problem}"}
         if other.problem is None:
-            row |= _tested(compare(fit, other, simulate, seed))
-        else:
-            row |= {"law": f"no fit without the term: {other.problem}"}
-        rows.append(row)
+            test = _tested(compare(fit, other, simulate, seed))
+        rows.append({"df": other.df, "aic": other.aic, "llf": other.llf} | test)
     return pd.DataFrame(rows, labels).rename(columns={"added": "dropped"})
 
 

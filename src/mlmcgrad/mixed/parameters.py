@@ -30,17 +30,11 @@ _RIDGE = 1e-6
 
 @dataclass(frozen=True)
 class Layout:
-    """The positions of all parameters in θ.
+    """The positions of all parameters in θ."""
 
-    Args:
-        fixed: p, the number of fixed effects.
-        blocks: sizes of the blocks of correlated random effects.
-        dispersion: whether the family has a dispersion.
-    """
-
-    fixed: int
-    blocks: tuple[int, ...]
-    dispersion: bool
+    fixed: int  # p, the number of fixed effects
+    blocks: tuple[int, ...]  # sizes of the blocks of correlated random effects
+    dispersion: bool  # whether the family has one
 
     @classmethod
     def of(cls, design: Design, family: Family) -> Layout:
@@ -130,7 +124,14 @@ def scaled(design: Design, family: Family) -> tuple[Design, Scale]:
     weights = design.weights if isinstance(family, Gaussian) else None
     if weights is not None:
         # With variance σ²/w, the rows times √w have the variance σ²; the density gains √w.
-        design, log_volume = _times(design, weights.sqrt()), 0.5 * float(weights.log().sum())
+        root, log_volume = weights.sqrt(), 0.5 * float(weights.log().sum())
+        design = replace(
+            design,
+            y=design.y * root,
+            offset=design.offset * root,
+            fixed=design.fixed * root[:, None],
+            effects=tuple(replace(e, columns=e.columns * root[:, None]) for e in design.effects),
+        )
     unit = float(design.y.std()) if isinstance(family, Gaussian) else 1.0
     q, r = torch.linalg.qr(design.fixed)
     columns = torch.cat([effects.columns for effects in design.effects], 1)
@@ -151,18 +152,6 @@ def scaled(design: Design, family: Family) -> tuple[Design, Scale]:
     )
     return new, Scale(
         matrix, shift, log_volume - rows * math.log(unit), tuple(s / unit for s in parts)
-    )
-
-
-def _times(design: Design, root: Tensor) -> Design:
-    """Multiply the response and all columns of each row."""
-    effects = tuple(replace(e, columns=e.columns * root[:, None]) for e in design.effects)
-    return replace(
-        design,
-        y=design.y * root,
-        offset=design.offset * root,
-        fixed=design.fixed * root[:, None],
-        effects=effects,
     )
 
 

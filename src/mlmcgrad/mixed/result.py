@@ -516,9 +516,8 @@ def load(path: str | Path, family: Family | None = None) -> Fit:
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
-        if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        if not isinstance(content, dict) or content.pop("format", None) != _FORMAT:
             raise ValueError(f"its format is not {_FORMAT!r}")
-        del content["format"]
         if content.pop("sha256", None) != _digest(content):
             raise ValueError("its content was changed")
         own = family_of(content["family"], content["link"]) if family is None else family
@@ -562,14 +561,9 @@ def table(fit: Fit) -> str:
     """Format estimates with their errors, random effects, log-likelihood, certificate, notes."""
     what = f"{fit.family.name} ({fit._link})" if fit._link else fit.family.name
     groups = ", ".join(f"{len(f.groups)} groups of {f.name}" for f in fit.factors)
-    formula = " ".join(fit.formula.split())
-    parts = [
-        f"{printable(formula)}\n{printable(what)}: {fit.nobs} rows, {printable(groups)}",
-        _fixed(fit),
-        _random(fit),
-        _summary(fit),
-    ]
-    return "\n\n".join(parts)
+    head = printable(" ".join(fit.formula.split()))
+    head += f"\n{printable(what)}: {fit.nobs} rows, {printable(groups)}"
+    return "\n\n".join([head, _fixed(fit), _random(fit), _summary(fit)])
 
 
 def _fixed(fit: Fit) -> str:
@@ -581,7 +575,8 @@ def _fixed(fit: Fit) -> str:
     for name, (low, high), value, error, noise, z, p in zip(
         fit.names, ends, *(column.tolist() for column in columns), strict=True
     ):
-        cells = (number(value), number(error), number(noise, 2), f"{z:.2f}", _p(p))
+        shown = "<0.001" if p < 0.001 else f"{p:.3f}"
+        cells = (number(value), number(error), number(noise, 2), f"{z:.2f}", shown)
         rows.append((name, *cells, number(low), number(high)))
     return _aligned(rows)
 
@@ -630,10 +625,6 @@ def number(value: float, digits: int = 4) -> str:
     places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     plain = f"{value:.{min(places, 10)}f}"
     return plain if len(plain) <= _LARGEST and places <= 8 else f"{value:.{digits - 1}e}"
-
-
-def _p(p: float) -> str:
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> str:

@@ -33,8 +33,8 @@ from mlmcgrad.mixed.parameters import Layout
 _FLATTEST = 1e-8  # smallest eigenvalue of I, relative to the largest
 _UNCERTAIN = 3.0  # Monte Carlo errors of an eigenvalue below which it counts as 0
 _FLAT = 1e-4  # eigenvalue for which a standard error is 100 units of the search
-_FEWEST = 12  # scores in a mean
-_CERTIFYING = 16  # least number of scores in a certificate
+_FEWEST = 12  # scores in a mean, and at least twice the number of parameters
+_CERTIFYING = 16  # scores in a certificate, with the same minimum
 _FALSE_ALARM, _WIDEST = 1e-3, 0.2
 _LEVEL = 0.95  # of the bound that a certificate states
 _EARLY = 4  # scores after which a step that is too long is repeated
@@ -307,7 +307,7 @@ def _newton(
 ) -> Iterator[SearchState]:
     """Yield Newton steps from θ with more and more scores, until one is too long or precise."""
     information = Information.at(likelihood, theta, _SOUND)
-    scores, fewest = theta.new_zeros(0, len(theta)), _fewest(theta)
+    scores, fewest = theta.new_zeros(0, len(theta)), max(_FEWEST, 2 * len(theta))
     while len(scores) < most:
         n = len(scores)
         count = min(fewest - n % fewest if n else _EARLY, most - n)
@@ -353,22 +353,13 @@ def _covariance(rows: Tensor) -> Tensor:
     return torch.cov(rows.T).reshape(rows.shape[1], rows.shape[1])
 
 
-def _fewest(theta: Tensor) -> int:
-    """Return the least number of scores for a covariance."""
-    return max(_FEWEST, 2 * len(theta))
-
-
 def certify(
     likelihood: MarginalLikelihood, state: SearchState
 ) -> tuple[FitCertificate, SearchState]:
-    """Test the estimate with new scores, half as many as it has.
-
-    Returns:
-        The certificate, and the state with the covariance of all scores.
-    """
+    """Test the estimate with half as many new scores; the state gets the covariance of all."""
     assert state.information is not None
     assert state.covariance is not None
-    n, m = state.averaged, max(_CERTIFYING, _fewest(state.theta), state.averaged // 2)
+    n, m = state.averaged, max(_CERTIFYING, 2 * len(state.theta), state.averaged // 2)
     scores = likelihood.scores(state.theta, m)
     freedom, d = n + m - 2, len(state.theta)
     pooled = ((n - 1) * state.covariance + (m - 1) * _covariance(scores)) / freedom
