@@ -416,13 +416,14 @@ def drop1(fit: Fit, simulate: int, seed: int) -> pd.DataFrame:
         test = _NO_TEST | {"law": f"no fit without the term: {other.problem}"}
         if other.problem is None:
             test = _tested(compare(fit, other, simulate, seed))
-        rows.append({"df": other.df, "aic": other.aic, "llf": other.llf} | test)
+        row: Row = {"df": other.df, "aic": other.aic, "llf": other.llf}
+        rows.append(row | test)
     return pd.DataFrame(rows, labels).rename(columns={"added": "dropped"})
 
 
 def _tested(test: LikelihoodRatioTest) -> Row:
-    numbers = {"statistic": test.statistic, "added": test.degrees, "p_value": test.p_value}
-    return {**numbers, "law": test.law}
+    row: Row = {"statistic": test.statistic, "added": test.degrees, "p_value": test.p_value}
+    return row | {"law": test.law}
 
 
 def _without_groups(fit: Fit, simulate: int, seed: int) -> Row:

@@ -114,9 +114,8 @@ def residuals(fit: Fit, kind: Residuals, draws: int, seed: int) -> pd.Series:
             "method variance(eta, log_dispersion)"
         )
     size = design.trials if design.weights is None else design.trials * design.weights
-    return pd.Series(
-        (error * (size / variance(eta, log_dispersion)).sqrt()).numpy(), name="Pearson residual"
-    )
+    scaled = error * (size / variance(eta, log_dispersion)).sqrt()
+    return pd.Series(scaled.numpy(), name="Pearson residual")
 
 
 def _quantile(fit: Fit, design: Design, draws: int, seed: int) -> pd.Series:
