@@ -39,7 +39,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "diagnostics": ITSELF,
     "theory": ALL,
     "problems": ALL,
-    "mixed": ("_fit", "result", "families", "search", "design", "grouped", "crossed"),
+    "mixed": ("_fit", "result", "families", "search", "design", "grouped"),
     "iwae": ALL,
     "paper.training": ("config", "loop"),
     "paper.datasets": ("dataset", "download"),

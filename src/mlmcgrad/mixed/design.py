@@ -265,9 +265,8 @@ def _effects(
     for key, names in found.items():
         factor = ":".join(names)
         labels, index = groups(rows, names)
-        place = {
-            label: i for i, label in enumerate(dict.fromkeys((*known.get(factor, ()), *labels)))
-        }
+        every = dict.fromkeys((*known.get(factor, ()), *labels))
+        place = {label: i for i, label in enumerate(every)}
         # The last entry is for rows without a group, whose index is −1.
         index = np.array([*(place[label] for label in labels), -1])[index]
         terms, columns = zip(*members[key], strict=True)
