@@ -11,10 +11,9 @@ the theorems.
 """
 
 from mlmcgrad.optim._base import AdaptiveOptimizer
-from mlmcgrad.optim.averaged import Averaged
 from mlmcgrad.optim.dense import FullAdagrad, StochasticNewton
 from mlmcgrad.optim.diagonal import SGD, Adagrad, AMSGrad, RMSProp
-from mlmcgrad.optim.random_iterate import RandomIterate
+from mlmcgrad.optim.iterates import Averaged, RandomIterate
 
 __all__ = [
     "SGD",

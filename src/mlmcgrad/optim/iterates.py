@@ -1,18 +1,27 @@
-"""The random iterate θ_R of the paper's theorems (its equation "def-r"), kept online.
+"""Iterates to keep: averages over them, and the random iterate θ_R of the paper's theorems.
 
-After N steps R ∈ {0 … N} has
+**Averages** have a memory that grows with n:
+
+    θ̄_n = θ̄_{n−1} + w_n (θ_n − θ̄_{n−1}),     w_n = (η + 1) / (n + η),
+
+so θ_k has the weight of about k^η: the average forgets the beginning, and covers about the last
+n / (η + 1) iterations. At a constant step size single iterates are spread around the optimum at a
+distance that does not shrink; their average approaches it, and is what to test, to save and to look
+at with `diagnostics`.
+
+**The random iterate** (the paper's equation "def-r"): after N steps R ∈ {0 … N} has
 
     P(R = n) = w_n / Σ_{k ≤ N} w_k,    w_n = γ_{n+1} λ_{n+1}.
 
 A weighted reservoir of size one holds θ_R: θ_n replaces it with probability w_n / Σ_{k ≤ n} w_k.
 Its law is then right after every n, N need not be known, and one copy of the parameters is stored.
-
 γ_{n+1} is certain only when step n + 1 begins (an LR scheduler may have changed it), so θ_n is
 offered to the reservoir then, or when θ_R is read, whichever comes first.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,11 +30,134 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
+from mlmcgrad._checks import non_negative
 from mlmcgrad.optim._base import NON_NEGATIVE, AdaptiveOptimizer
 from mlmcgrad.schedules import Schedule
 
 
-class RandomIterate:
+class Follower(ABC):
+    """Follows an optimizer by hooks on its steps, and keeps a copy of the parameters."""
+
+    _kept_as: str
+    """What the copy is, in messages."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer, self._swapped = optimizer, False
+        self._stored = [p.detach().clone() for p in self._parameters()]
+        self._hooks = (
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        )
+
+    @abstractmethod
+    def _after_step(self, *_: Any) -> None:
+        """Take a step of the optimizer into account."""
+
+    def detach(self) -> None:
+        """Stop following the optimizer."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _before_step(self, *_: Any) -> None:
+        if self._swapped:
+            raise RuntimeError("no step can be taken inside `with ….applied()`")
+
+    def _parameters(self) -> list[Tensor]:
+        return [p for group in self._optimizer.param_groups for p in group["params"]]
+
+    def _followed(self) -> list[Tensor]:
+        """Return the parameters; raise if there are more or fewer than at the beginning."""
+        parameters = self._parameters()
+        if len(parameters) != len(self._stored):
+            name = type(self).__name__
+            raise RuntimeError(
+                f"the optimizer has {len(parameters)} parameters, it had {len(self._stored)} when "
+                f"{name} was made; make a new one after add_param_group"
+            )
+        return parameters
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        """Exchange the parameters and the copy."""
+        self._swapped = not self._swapped
+        for stored, p in zip(self._stored, self._parameters(), strict=True):
+            current = p.detach().clone()
+            p.copy_(stored)
+            stored.copy_(current)
+
+    def _load(self, tensors: list[Tensor]) -> None:
+        """Replace the copy by tensors of the same shapes."""
+        saved, shapes = ([tuple(t.shape) for t in ts] for ts in (tensors, self._stored))
+        if saved != shapes:
+            raise ValueError(
+                f"state_dict must hold {self._kept_as} of shapes {shapes}, got {saved}"
+            )
+        for stored, value in zip(self._stored, tensors, strict=True):
+            stored.copy_(value)
+
+
+class Averaged(Follower):
+    r"""Follows an optimizer and keeps the polynomial-decay average of its parameters.
+
+    Differs from `torch.optim.swa_utils.AveragedModel` in that it is updated by the steps of the
+    optimizer, and that its memory grows, so that there is no start to choose.
+
+    Args:
+        optimizer: any torch optimizer.
+        eta: η ≥ 0; 0 weights all iterates equally, and 9 averages about the last tenth of them.
+
+    Example:
+        >>> theta = torch.tensor([0.0], requires_grad=True)
+        >>> optimizer = torch.optim.SGD([theta], lr=1.0)
+        >>> averaged = Averaged(optimizer, eta=0.0)
+        >>> for _ in range(3):
+        ...     theta.grad = torch.tensor([-1.0])
+        ...     optimizer.step()
+        >>> with averaged.applied():
+        ...     theta.item()  # the mean of 1, 2 and 3
+        2.0
+        >>> theta.item()
+        3.0
+
+    Reference:
+        Shamir, Zhang (2013), Stochastic gradient descent for non-smooth optimization.
+    """
+
+    _kept_as = "averages"
+
+    def __init__(self, optimizer: Optimizer, *, eta: float = 9.0) -> None:
+        self.eta = non_negative(eta, "eta")
+        self.n = 0
+        """Number of steps that were averaged."""
+        super().__init__(optimizer)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Put the averages into the parameters for a `with` block; then restore the iterate."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what `load_state_dict` needs."""
+        return {"n": self.n, "mean": [mean.clone() for mean in self._stored]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a `state_dict` made with parameters of the same shapes."""
+        self._load(state_dict["mean"])
+        self.n = int(state_dict["n"])
+
+    @torch.no_grad()
+    def _after_step(self, *_: Any) -> None:
+        parameters = self._followed()
+        self.n += 1
+        weight = (self.eta + 1.0) / (self.n + self.eta)
+        torch._foreach_lerp_(self._stored, [p.detach() for p in parameters], weight)
+
+
+class RandomIterate(Follower):
     r"""Follows an optimizer and keeps one iterate, drawn with the weights of the theorems.
 
     $$
@@ -59,6 +191,8 @@ class RandomIterate:
         Chao (1982), A general purpose unequal probability sampling plan, for the reservoir.
     """
 
+    _kept_as = "an iterate"
+
     def __init__(
         self,
         optimizer: Optimizer,
@@ -79,19 +213,13 @@ class RandomIterate:
             )
         if weight is not None and not callable(weight):
             weight = NON_NEGATIVE.check("weight", weight)
-        self._optimizer = optimizer
+        super().__init__(optimizer)
         self._generator = generator
         self._lambda = weight
         self._n = optimizer.iteration if isinstance(optimizer, AdaptiveOptimizer) else 0
         self._pending = True  # θ_n has not been offered yet
         self._total = 0.0
         self._index: int | None = None
-        self._swapped = False
-        self._stored = [p.detach().clone() for p in self._parameters()]
-        self._hooks = (
-            optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._after_step),
-        )
 
     @property
     def index(self) -> int:
@@ -122,11 +250,6 @@ class RandomIterate:
         finally:
             self._swap()
 
-    def detach(self) -> None:
-        """Stop following the optimizer."""
-        for hook in self._hooks:
-            hook.remove()
-
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` needs, without the generator's state."""
         numbers = {key: getattr(self, name) for key, name in _NUMBERS.items()}
@@ -139,28 +262,14 @@ class RandomIterate:
                 "state_dict must be what state_dict() of a RandomIterate returns, with the keys "
                 f"{[*_NUMBERS, 'iterate']}, got {repr(state_dict)[:80]}"
             )
-        iterate = state_dict["iterate"]
-        saved, shapes = ([tuple(t.shape) for t in ts] for ts in (iterate, self._stored))
-        if saved != shapes:
-            raise ValueError(f"state_dict must hold an iterate of shapes {shapes}, got {saved}")
+        self._load(state_dict["iterate"])
         for key, name in _NUMBERS.items():
             setattr(self, name, state_dict[key])
-        for stored, value in zip(self._stored, iterate, strict=True):
-            stored.copy_(value)
-
-    def _parameters(self) -> list[Tensor]:
-        return [p for group in self._optimizer.param_groups for p in group["params"]]
 
     def _offer(self) -> None:
         if not self._pending:
             return
-        parameters = self._parameters()
-        if len(parameters) != len(self._stored):
-            raise RuntimeError(
-                f"the optimizer has {len(parameters)} parameters, it had {len(self._stored)} when "
-                "RandomIterate was made; make a new one after add_param_group"
-            )
-        weight = self._weight()
+        parameters, weight = self._followed(), self._weight()
         device = self._generator.device
         u = torch.rand((), dtype=torch.float64, device=device, generator=self._generator).item()
         self._total += weight
@@ -184,17 +293,8 @@ class RandomIterate:
             products.append(NON_NEGATIVE.check("lr", lr, f" in param group {g}") * factor)
         return min(products)
 
-    def _swap(self) -> None:
-        self._swapped = not self._swapped
-        with torch.no_grad():
-            for stored, p in zip(self._stored, self._parameters(), strict=True):
-                current = p.detach().clone()
-                p.copy_(stored)
-                stored.copy_(current)
-
     def _before_step(self, *_: Any) -> None:
-        if self._swapped:
-            raise RuntimeError("no step can be taken inside `with random_iterate.applied()`")
+        super()._before_step()
         self._offer()
 
     def _after_step(self, *_: Any) -> None:
