@@ -358,7 +358,12 @@ def compare(
         given, sketch = as_reference(reference, source), Sketch(source.dimension)
         variances = sketch.variances(given.se.double().square())
         known, about = (sketch(given.value.double()), torch.diag(variances)), "the reference"
-    rows = [_contender(name, sources[name], n, sample, known) for name, sample in samples.items()]
+    rows = []
+    for name, sample in samples.items():
+        bias = squared_norm(sample.mean - known[0], sample.noise + known[1])
+        own = sample.variance, sample.variance_se, sample.cost
+        method = _method(sources[name].gradient, n)
+        rows.append(Contender(name, method, sample.count, *bias, *own))
     return Comparison(tuple(rows), tuple(sorted(map(float, budgets))), about)
 
 
@@ -434,23 +439,15 @@ def moments(each: Tensor, rows: int, cost: float) -> Sample:
     )
 
 
-def _contender(
-    name: str, source: Simulator, n: int | None, sample: Sample, known: tuple[Tensor, Tensor]
-) -> Contender:
-    """Subtract the noise of the mean and of the reference from the squared bias."""
-    value, covariance = known
-    bias, noise = sample.mean - value, sample.noise + covariance
-    spread = float(4.0 * bias @ noise @ bias + 2.0 * noise.square().sum())
-    return Contender(
-        name=name,
-        method=_method(source.gradient, n),
-        simulations=sample.count,
-        squared=float(bias @ bias - noise.trace()),
-        squared_se=math.sqrt(spread),
-        variance=sample.variance,
-        variance_se=sample.variance_se,
-        cost=sample.cost,
-    )
+def squared_norm(value: Tensor, noise: Tensor) -> tuple[float, float]:
+    """Return an unbiased estimate of the squared norm of a mean, and its standard deviation.
+
+    Args:
+        value: the measured mean, (m,).
+        noise: its covariance matrix, (m, m).
+    """
+    variance = float(4.0 * value @ noise @ value + 2.0 * noise.square().sum())
+    return float(value @ value - noise.trace()), math.sqrt(variance)
 
 
 def _long(source: Simulator, effort: float, n: int | None) -> tuple[tuple[Tensor, Tensor], str]:

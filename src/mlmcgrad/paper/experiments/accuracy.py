@@ -30,7 +30,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from mlmcgrad.diagnostics._compare import Known, Reference, as_reference
+from mlmcgrad.diagnostics._compare import Known, Reference, Z, as_reference, squared_norm
 from mlmcgrad.diagnostics._levels import Sampler, Stratum
 from mlmcgrad.diagnostics._pilot import Simulator
 from mlmcgrad.diagnostics._plan import outcomes
@@ -40,7 +40,6 @@ from mlmcgrad.kernels import ISIR
 from mlmcgrad.kernels.base import Start, take
 from mlmcgrad.lengths import Lengths
 
-_Z = 1.959963984540054  # of the 95 % confidence interval
 _RESAMPLES = 100
 Quantity: TypeAlias = Literal["bias", "second_moment", "third_moment"]
 
@@ -209,10 +208,8 @@ def _row(rung: LadderRung, strata: Sequence[Stratum], known: Reference) -> Row:
     noise = torch.diag(known.se**2)
     for share, s in parts:
         noise = noise + share**2 * s.covariance / s.count
-    bias = mean - known.value
-    squared = float(bias @ bias - noise.trace())
-    spread = float(4.0 * bias @ noise @ bias + 2.0 * (noise @ noise).trace())
-    deviation, norm = math.sqrt(spread), math.sqrt(max(squared, 0.0))
+    squared, deviation = squared_norm(mean - known.value, noise)
+    norm = math.sqrt(max(squared, 0.0))
     second = math.fsum(share * s.second for share, s in parts)
     second_variance = math.fsum(share**2 * s.second_variance / s.count for share, s in parts)
     third = math.fsum(share * s.third for share, s in parts)
@@ -222,8 +219,8 @@ def _row(rung: LadderRung, strata: Sequence[Stratum], known: Reference) -> Row:
         length=rung.length,
         bias=norm,
         bias_se=deviation / (2.0 * norm) if norm > 0.0 else math.sqrt(deviation),
-        bias_low=math.sqrt(max(0.0, squared - _Z * deviation)),
-        bias_high=math.sqrt(max(0.0, squared + _Z * deviation)),
+        bias_low=math.sqrt(max(0.0, squared - Z * deviation)),
+        bias_high=math.sqrt(max(0.0, squared + Z * deviation)),
         variance=second - float(mean @ mean),
         second_moment=second,
         second_moment_se=math.sqrt(second_variance),

@@ -44,6 +44,7 @@ from mlmcgrad.kernels.base import Context, Pieces, Start, check, count_states
 from mlmcgrad.kernels.gibbs import binary_states
 from mlmcgrad.lengths import Lengths
 from mlmcgrad.measure import Measure
+from mlmcgrad.optim import Averaged
 from mlmcgrad.paper.datasets import digits
 from mlmcgrad.paper.experiments.settings import Pictures
 from mlmcgrad.paper.runs.pool import Report
@@ -163,9 +164,9 @@ def train(
     start = torch.Generator().manual_seed(_STREAMS * seed)
     generator = torch.Generator().manual_seed(_STREAMS * seed + 1 + number)
     machine = Gibbs.of_size(rows.shape[1], HIDDEN, scale=SCALE, generator=start)
-    averaged = Gibbs(*(parameter.detach().clone() for parameter in machine.parameters))
     estimate = PartitionGradient(method, machine, rows, chains, generator)
     optimizer = torch.optim.SGD(machine.parameters, lr=STEP_SIZE)
+    averaged = Averaged(optimizer, eta=_LATE)
     every = max(1, iterations // _CURVE)
     curve, steps, seconds = [], 0, 0.0
     for n in range(1, iterations + 1):
@@ -174,21 +175,12 @@ def train(
         machine.free_energy(rows).mean().backward()
         steps += estimate.backward()
         optimizer.step()
-        share = (_LATE + 1.0) / (n + _LATE)
-        with torch.no_grad():
-            for mean, parameter in zip(averaged.parameters, machine.parameters, strict=True):
-                mean.lerp_(parameter, share)
         seconds += time.process_time() - begin
         if n % every == 0 or n == iterations:
-            curve.append(
-                {
-                    "iteration": n,
-                    "steps": steps / chains,
-                    "seconds": seconds,
-                    "last": log_likelihood(machine, rows),
-                    "averaged": log_likelihood(averaged, rows),
-                }
-            )
+            point = {"iteration": n, "steps": steps / chains, "seconds": seconds}
+            point["last"] = log_likelihood(machine, rows)
+            with averaged.applied():
+                curve.append({**point, "averaged": log_likelihood(machine, rows)})
             report(n / iterations)
     samples = Hidden(machine).sample(_SAMPLES, generator).long().tolist()
     return {"data": data, "method": method, "seed": seed, "curve": curve, "samples": samples}

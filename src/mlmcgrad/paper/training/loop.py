@@ -344,10 +344,11 @@ class TrainingFolder:
 
     def _evaluate(self, **extra: Any) -> None:
         """Test the model and draw pictures."""
-        with interruptible():
-            self.trainer.test = self._evaluator.measure()
-        self.metrics.add({**self._where(), **self.trainer.test, **extra})
-        self._evaluator.draw(self.path)
+        with self.trainer.tested():
+            with interruptible():
+                self.trainer.test = self._evaluator.measure()
+            self.metrics.add({**self._where(), **self.trainer.test, **extra})
+            self._evaluator.draw(self.path)
 
     def _where(self) -> dict[str, Any]:
         return {**self.trainer.where(), "seconds": round(self.trainer.seconds, 3)}

@@ -488,10 +488,6 @@ class Evaluator:
 
     def measure(self) -> dict[str, float]:
         """Return the test likelihood and, if wanted, ‖∇V‖², with standard errors."""
-        with self.trainer.tested():
-            return self._measure()
-
-    def _measure(self) -> dict[str, float]:
         trainer, settings, n = self.trainer, self.trainer.settings, self.trainer.iteration
         nll = negative_log_likelihood(
             trainer.model,
@@ -520,10 +516,6 @@ class Evaluator:
 
         Below each row of test images are their reconstructions.
         """
-        with self.trainer.tested():
-            self._draw(folder)
-
-    def _draw(self, folder: Path) -> None:
         model, n = self.trainer.model, self.trainer.iteration
         generator = self._generator("pictures")
         shape = (_COLUMNS**2, model.sizes.latent)
