@@ -16,7 +16,9 @@ import torch
 from mlmcgrad import distributed
 
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload([__name__, "tests.paper.training.tiny"])
+# With what a training imports late, which takes each process most of a second.
+LATE = ["torch._dynamo", "PIL.PngImagePlugin", "filelock", "rich.progress"]
+SERVER.set_forkserver_preload([__name__, "tests.paper.training.tiny", *LATE])
 SECONDS = 60.0
 
 
