@@ -138,8 +138,8 @@ def _content(folder: Path) -> dict[str, bytes]:
 
 # What takes long to repeat is tried in `make faults` only.
 TRIALS = {
-    "train interrupted": times(20, 1000),
-    "train": times(10, 500),
+    "train interrupted": times(8, 1000),
+    "train": times(4, 500),
     "scaling interrupted": times(2, 200),
     "scaling": times(0, 100),
     "boltzmann interrupted": times(0, 100),

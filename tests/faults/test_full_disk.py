@@ -29,7 +29,7 @@ from tests.faults.commands import (
 
 # Drawing takes seconds: the commands that draw most are tried in `make faults` only.
 TRIALS = {name: times(0, 10) for name in COMMANDS} | {
-    "train": times(3, 40),
+    "train": times(1, 40),
     "bound": times(1, 40),
     "scaling": times(0, 40),
 }

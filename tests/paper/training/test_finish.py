@@ -57,6 +57,7 @@ def test_the_check_of_an_interrupted_iteration_is_not_repeated(
     """The signal comes in iteration 17, after its check: resumed, it is as if it had not come."""
     monkeypatch.setattr("mlmcgrad.finish._LEAST", 1)
     settings = {**RECIPE, "finish": "auto", "iterations": 240, "batch_size": 40, "nll_samples": 2}
+    settings |= {"probe_images": 0, "evaluate_every": 80, "checkpoint_every": 80, "log_every": 20}
     tiny.run(tmp_path / "whole", **settings)
     backward = Objective.backward
 

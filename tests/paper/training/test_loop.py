@@ -200,7 +200,7 @@ def test_every_kind_of_run_resumes(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_at_random_moments_and_resumed(tmp_path: Path) -> None:
-    kills = times(5, 20)
+    kills = times(2, 20)
     tiny.run(tmp_path / "whole", iterations=60)
     command = [
         sys.executable,

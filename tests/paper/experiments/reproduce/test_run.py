@@ -35,9 +35,9 @@ SMALL = ("--preset", "smoke", "--optimizer", "amsgrad", "--methods", "br", "mlmc
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A smoke reproduction that all tests share; none of them changes it."""
+    """A smoke reproduction in this process that all tests share; none of them changes it."""
     folder = tmp_path_factory.mktemp("whole")
-    assert main(["reproduce", *SMALL, "--out", str(folder)]) == 0
+    assert main(["reproduce", *SMALL, "--jobs", "1", "--out", str(folder)]) == 0
     return folder
 
 
@@ -110,7 +110,7 @@ def test_killed_and_resumed_it_ends_the_same(whole: Path, tmp_path: Path) -> Non
     process.wait()
     assert not (tmp_path / "summary.json").exists()
     _until_nobody_trains(tmp_path)
-    assert main([*arguments, "--resume"]) == 0
+    assert main([*arguments, "--jobs", "1", "--resume"]) == 0
     rows = [row for row in _findings(whole)["final"] if row["seed"] == 1]
     expected, found = ([{**row, "seconds": 0} for row in r] for r in (rows, _final(tmp_path)))
     assert found == expected
