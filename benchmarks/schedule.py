@@ -40,7 +40,7 @@ from mlmcgrad import diagnostics, schedules
 from mlmcgrad.diagnostics import describe
 from mlmcgrad.estimators import MLMC, Average, Estimator, MLMCSum
 from mlmcgrad.kernels import Gibbs
-from mlmcgrad.paper.experiments.machines import HIDDEN, SCALE, log_likelihood, pictures
+from mlmcgrad.paper.experiments.boltzmann import HIDDEN, SCALE, log_likelihood, pictures
 from mlmcgrad.paper.runs.process import threads
 
 FIXED = (1, 8, 32, 128)

@@ -10,8 +10,7 @@ from torch import Tensor
 
 import mlmcgrad as mg
 from mlmcgrad import diagnostics, kernels, problems
-from mlmcgrad.diagnostics._plan import Plan, describe, grid
-from mlmcgrad.diagnostics._schedule import Truncations
+from mlmcgrad.diagnostics._plan import Plan, Truncations, describe, grid
 from mlmcgrad.estimators import MLMC, Average, MLMCSum, Stages
 from tests.diagnostics.planned import Known, finite, importance
 

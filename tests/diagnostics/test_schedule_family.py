@@ -8,8 +8,7 @@ from typing import cast
 import pytest
 
 from mlmcgrad.diagnostics._decay import Decay, Squared
-from mlmcgrad.diagnostics._plan import Predicted
-from mlmcgrad.diagnostics._schedule import FamilyMember, Truncations, family, stages
+from mlmcgrad.diagnostics._plan import FamilyMember, Predicted, Truncations, family, stages
 from mlmcgrad.estimators import MLMC, Average, Estimator, MLMCSum
 
 

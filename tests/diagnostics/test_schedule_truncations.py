@@ -8,8 +8,7 @@ import pytest
 
 from mlmcgrad import schedules
 from mlmcgrad.diagnostics._decay import Squared
-from mlmcgrad.diagnostics._plan import Predicted, crossover
-from mlmcgrad.diagnostics._schedule import FamilyMember, Truncations, truncations
+from mlmcgrad.diagnostics._plan import FamilyMember, Predicted, Truncations, crossover, truncations
 from mlmcgrad.estimators import Average
 
 

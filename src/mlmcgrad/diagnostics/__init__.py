@@ -15,8 +15,7 @@ from mlmcgrad.diagnostics._checks import Check
 from mlmcgrad.diagnostics._compare import Comparison, Contender, Reference, compare
 from mlmcgrad.diagnostics._export import to_arviz, to_dict
 from mlmcgrad.diagnostics._levels import LevelRow, LevelTest, level_test
-from mlmcgrad.diagnostics._plan import Plan, Predicted, describe, plan
-from mlmcgrad.diagnostics._schedule import Truncations
+from mlmcgrad.diagnostics._plan import Plan, Predicted, Truncations, describe, plan
 
 __all__ = [
     "Certificate",

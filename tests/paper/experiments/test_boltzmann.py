@@ -10,15 +10,15 @@ import pytest
 
 from mlmcgrad.cli import main
 from mlmcgrad.estimators import MLMC, MLMCSum
-from mlmcgrad.paper.experiments import boltzmann, machines
-from mlmcgrad.paper.experiments.machines import CONTINUATION, LABELS, STEPS, TRUNCATION
+from mlmcgrad.paper.experiments import boltzmann
+from mlmcgrad.paper.experiments.boltzmann import CONTINUATION, LABELS, STEPS, TRUNCATION
 from mlmcgrad.paper.experiments.settings import BoltzmannSettings
 from tests.paper.experiments.drawing import recorded
 
 
 def _train(method: str, iterations: int = 10, seed: int = 0, chains: int = 30) -> dict[str, Any]:
     options: dict[str, Any] = {"iterations": iterations, "chains": chains, "seed": seed}
-    return machines.train(lambda share: None, data="bars", method=method, **options)
+    return boltzmann.train(lambda share: None, data="bars", method=method, **options)
 
 
 def test_methods_of_the_comparison_make_seven_steps() -> None:
@@ -31,7 +31,7 @@ def test_methods_of_the_comparison_make_seven_steps() -> None:
 
 def test_the_exact_gradient_ascends_and_others_follow(monkeypatch: pytest.MonkeyPatch) -> None:
     """From the same start, with many chains, every method climbs for a while as it does."""
-    monkeypatch.setattr(machines, "_CURVE", 4)
+    monkeypatch.setattr(boltzmann, "_CURVE", 4)
     exact = [point["last"] for point in _train("exact", 40)["curve"]]
     assert exact == sorted(exact)
     assert exact[-1] > exact[0] + 0.02

@@ -11,7 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from mlmcgrad.paper.experiments import bound, demo, machines, rates, scaling
+from mlmcgrad.paper.experiments import boltzmann, bound, demo, rates, scaling
 from mlmcgrad.paper.experiments.settings import BoundSettings, DemoSettings
 
 QUIET = Console(quiet=True)
@@ -45,7 +45,7 @@ def _rates(optimizer: rates.Name) -> Any:
 
 def _boltzmann(method: str) -> Any:
     options: Any = {"data": "bars", "iterations": 2, "chains": 5, "seed": 0}
-    curve = machines.train(_nothing, method=method, **options)["curve"]
+    curve = boltzmann.train(_nothing, method=method, **options)["curve"]
     return [(point["last"], point["averaged"]) for point in curve]
 
 

@@ -11,7 +11,7 @@ import torch
 import mlmcgrad as mg
 from mlmcgrad import problems
 from mlmcgrad.kernels import Gibbs
-from mlmcgrad.paper.experiments.machines import (
+from mlmcgrad.paper.experiments.boltzmann import (
     Coupled,
     Hidden,
     PartitionGradient,

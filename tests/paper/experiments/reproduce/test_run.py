@@ -46,7 +46,7 @@ def printed(whole: Path) -> str:
     """The output of the same command with --resume, which has nothing left to train."""
     text = (whole / "summary.json").read_text()
     with redirect_stdout(io.StringIO()) as output:
-        assert main(["reproduce", *SMALL, "--out", str(whole), "--resume"]) == 0
+        assert main(["reproduce", *SMALL, "--jobs", "1", "--out", str(whole), "--resume"]) == 0
     assert (whole / "summary.json").read_text() == text
     return output.getvalue()
 
