@@ -19,8 +19,7 @@ from mlmcgrad.iwae.networks import CIFAR10, BernoulliLikelihood, LatentModel
 from mlmcgrad.paper import datasets
 from mlmcgrad.paper.datasets import DataUnavailableError
 from mlmcgrad.paper.training.config import Config, Settings
-from mlmcgrad.paper.training.data import Source, load
-from mlmcgrad.paper.training.trainer import Trainer
+from mlmcgrad.paper.training.trainer import Source, Trainer, load
 
 ITERATIONS, BATCH = 300, 32
 

@@ -15,9 +15,8 @@ from mlmcgrad.paper import datasets
 from mlmcgrad.paper.datasets import binarised
 from mlmcgrad.paper.runs.process import Stopped
 from mlmcgrad.paper.training.config import Config
-from mlmcgrad.paper.training.data import load, sizes_for
 from mlmcgrad.paper.training.loop import train
-from mlmcgrad.paper.training.trainer import Evaluator, Trainer
+from mlmcgrad.paper.training.trainer import Evaluator, Trainer, load, sizes_for
 from tests.paper.datasets import tiny as tiny_files
 from tests.paper.datasets import tiny_mnist
 from tests.paper.datasets.tiny_mnist import TEST, TRAIN

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from mlmcgrad.distributed.world import seed_for
-from mlmcgrad.paper.training.data import Source
-from mlmcgrad.paper.training.trainer import Trainer, backward_in_shards
+from mlmcgrad.paper.training.trainer import Source, Trainer, backward_in_shards
 from tests.paper.training import tiny
 
 

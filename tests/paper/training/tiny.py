@@ -19,8 +19,8 @@ from mlmcgrad.iwae.networks import Sizes
 from mlmcgrad.paper.runs.folder import CHECKPOINTS
 from mlmcgrad.paper.training import loop
 from mlmcgrad.paper.training.config import Config
-from mlmcgrad.paper.training.data import Source
 from mlmcgrad.paper.training.loop import Result, train
+from mlmcgrad.paper.training.trainer import Source
 
 SIZES = Sizes((1, 4, 4), latent=2, channels=(4,))
 

@@ -60,8 +60,7 @@ from mlmcgrad.paper.runs.folder import (
 )
 from mlmcgrad.paper.runs.process import RESUME, Signals, Stopped, bars, interruptible, threads
 from mlmcgrad.paper.training.config import FREE, Config, Dataset, Settings
-from mlmcgrad.paper.training.data import Source, load
-from mlmcgrad.paper.training.trainer import Evaluator, Trainer, Window, usual_numbers
+from mlmcgrad.paper.training.trainer import Evaluator, Source, Trainer, Window, load, usual_numbers
 
 _PICTURES = ("samples-[0-9]*.png", "reconstructions-[0-9]*.png")
 OWNER = Owner("train", (CHECKPOINTS, *_PICTURES, "dump-[0-9]*.pt", "tensorboard"))
