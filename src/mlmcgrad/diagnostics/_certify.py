@@ -48,7 +48,7 @@ from mlmcgrad.kernels.base import Start
 from mlmcgrad.measure import Measure
 
 _CONFIDENCE = 0.95
-_NORMAL = 1.959963984540054  # its quantile for a normal distribution
+Z = 1.959963984540054  # its quantile for a normal distribution
 NOT_ZERO = 1e-3  # p-value below which a gradient is reported as not 0
 _FEWEST = 128  # simulations, the minimum for a variance
 _FOR_LEVELS, _FOR_WEIGHTS, _FOR_LAW = 0.1, 0.01, 0.1  # shares of evaluations
@@ -171,7 +171,7 @@ def norm_of(value: Tensor, spread: Tensor) -> tuple[float, float]:
 
 def norm_interval(norm: float, se: float) -> tuple[float, float]:
     """Return the 95 % confidence interval of a norm by that of its square, which may be 0."""
-    reach = _NORMAL * (2.0 * norm * se if norm > 0.0 else se * se)
+    reach = Z * (2.0 * norm * se if norm > 0.0 else se * se)
     return math.sqrt(max(0.0, norm * norm - reach)), math.sqrt(norm * norm + reach)
 
 

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad._checks import positive
-from mlmcgrad.diagnostics._certify import Certificate
+from mlmcgrad.diagnostics._certify import Certificate, Z
 from mlmcgrad.diagnostics._pilot import Simulator, Sketch
 from mlmcgrad.diagnostics._plan import describe
 from mlmcgrad.diagnostics._report import Report, Table
@@ -44,7 +44,6 @@ BUDGETS = (1e3, 1e4, 1e5, 1e6, 1e7, 1e8)
 _FEWEST = 64  # simulations
 _NUMBERS = 2**25  # in memory: a quarter of a gigabyte
 _LEAST, _LONGEST = 64, 2**14  # steps of a reference
-Z = 1.959963984540054  # of the 95 % confidence interval
 _LEGEND = "Mean squared error of an average; * marks the best and those indistinguishable from it"
 
 
@@ -360,7 +359,7 @@ def compare(
         known, about = (sketch(given.value.double()), torch.diag(variances)), "the reference"
     rows = []
     for name, sample in samples.items():
-        bias = squared_norm(sample.mean - known[0], sample.noise + known[1])
+        bias = _squared_norm(sample.mean - known[0], sample.noise + known[1])
         own = sample.variance, sample.variance_se, sample.cost
         method = _method(sources[name].gradient, n)
         rows.append(Contender(name, method, sample.count, *bias, *own))
@@ -439,13 +438,8 @@ def moments(each: Tensor, rows: int, cost: float) -> Sample:
     )
 
 
-def squared_norm(value: Tensor, noise: Tensor) -> tuple[float, float]:
-    """Return an unbiased estimate of the squared norm of a mean, and its standard deviation.
-
-    Args:
-        value: the measured mean, (m,).
-        noise: its covariance matrix, (m, m).
-    """
+def _squared_norm(value: Tensor, noise: Tensor) -> tuple[float, float]:
+    """Return the squared norm of a mean less its noise, (m, m), and the standard deviation."""
     variance = float(4.0 * value @ noise @ value + 2.0 * noise.square().sum())
     return float(value @ value - noise.trace()), math.sqrt(variance)
 

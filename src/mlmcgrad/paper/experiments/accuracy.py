@@ -30,7 +30,8 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from mlmcgrad.diagnostics._compare import Known, Reference, Z, as_reference, squared_norm
+from mlmcgrad.diagnostics._certify import Z
+from mlmcgrad.diagnostics._compare import Known, Reference, as_reference
 from mlmcgrad.diagnostics._levels import Sampler, Stratum
 from mlmcgrad.diagnostics._pilot import Simulator
 from mlmcgrad.diagnostics._plan import outcomes
@@ -208,8 +209,10 @@ def _row(rung: LadderRung, strata: Sequence[Stratum], known: Reference) -> Row:
     noise = torch.diag(known.se**2)
     for share, s in parts:
         noise = noise + share**2 * s.covariance / s.count
-    squared, deviation = squared_norm(mean - known.value, noise)
-    norm = math.sqrt(max(squared, 0.0))
+    bias = mean - known.value
+    squared = float(bias @ bias - noise.trace())
+    spread = float(4.0 * bias @ noise @ bias + 2.0 * (noise @ noise).trace())
+    deviation, norm = math.sqrt(spread), math.sqrt(max(squared, 0.0))
     second = math.fsum(share * s.second for share, s in parts)
     second_variance = math.fsum(share**2 * s.second_variance / s.count for share, s in parts)
     third = math.fsum(share * s.third for share, s in parts)
