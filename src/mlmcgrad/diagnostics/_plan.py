@@ -65,7 +65,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, SupportsIndex
 
 import numpy as np
@@ -556,7 +556,6 @@ def predict(estimator: Estimator, decay: Decay, cost: Cost) -> Predicted:
     return Predicted(estimator, bias, variance, cost.of(steps))
 
 
-@lru_cache(4096)  # every plan asks for the same
 def combinations(estimator: Estimator) -> list[tuple[float, list[int], list[float]]]:
     """Return probability, lengths p_j and weights a_j of every simulation that may be drawn."""
     if isinstance(estimator, Average):
