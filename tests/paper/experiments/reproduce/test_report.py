@@ -1,6 +1,7 @@
 """The report: page, summary, Markdown and figures from run folders alone."""
 
 import dataclasses
+import io
 import json
 import re
 import shutil
@@ -8,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from rich.console import Console
 
 from mlmcgrad.cli import main
-from mlmcgrad.paper.experiments.reproduce import report
+from mlmcgrad.paper.experiments.reproduce import figures, report
 from mlmcgrad.paper.experiments.reproduce.data import read_reproduction
 from mlmcgrad.paper.experiments.reproduce.figures import draw
 from mlmcgrad.paper.experiments.reproduce.findings import ReproductionFindings, find
@@ -36,6 +38,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = fabricated.write(tmp_path_factory.mktemp("report") / "digits", seeds=2)
     report.write([read_reproduction(folder)], folder)
     return folder
+
+
+@pytest.fixture
+def blank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Panels without a drawing, for tests of everything else: drawing takes most of their time."""
+    png = io.BytesIO()
+    Image.new("RGB", (4, 3)).save(png, "PNG")
+    monkeypatch.setattr(
+        figures, "_render", lambda alt, *_: figures.Drawing("<svg/>", png.getvalue(), alt)
+    )
 
 
 def test_everything_is_written_from_the_same_findings(folder: Path) -> None:
@@ -65,6 +77,7 @@ def _made(folder: Path) -> list[Path]:
     return [*(folder / name for name in names), *(folder / "figures").rglob("*.*")]
 
 
+@pytest.mark.usefixtures("blank")
 def test_several_stand_side_by_side(folder: Path, tmp_path: Path) -> None:
     other = fabricated.write(tmp_path / "cifar10", "cifar10", methods=("br", "mlmc"), seeds=1)
     report.write([read_reproduction(folder), read_reproduction(other)], tmp_path / "both")
@@ -78,6 +91,7 @@ def test_several_stand_side_by_side(folder: Path, tmp_path: Path) -> None:
     assert text.index("# Claims on digits") < text.index("# Claims on CIFAR-10")
 
 
+@pytest.mark.usefixtures("blank")
 def test_two_of_one_dataset(tmp_path: Path) -> None:
     folders = [
         fabricated.write(tmp_path / name, methods=("br",), seeds=1, pictures=False)
@@ -101,6 +115,7 @@ def _reports(folder: Path, out: Path, **settings: Any) -> dict[str, bytes]:
     return content(out)
 
 
+@pytest.mark.usefixtures("blank")
 def test_a_report_of_its_own_folder_belongs_to_what_it_reports(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -165,6 +180,7 @@ def test_markdown_has_every_claim_once(folder: Path) -> None:
     assert "falls at least as fast as (log n)²/√n" in text
 
 
+@pytest.mark.usefixtures("blank")
 def test_little_is_enough(tmp_path: Path) -> None:
     """No record of time, commit or versions; a single seed; no test of the gradient."""
     folder = fabricated.write(tmp_path / "r", methods=("br", "mlmc"), seeds=1, pictures=False)
@@ -185,6 +201,7 @@ def test_little_is_enough(tmp_path: Path) -> None:
     assert {claim.quantity for claim in findings.claims} == {"nll", "budget"}
 
 
+@pytest.mark.usefixtures("blank")
 def test_without_any_complete_run_there_is_still_a_report(tmp_path: Path) -> None:
     folder = fabricated.write(tmp_path / "r", methods=("br",), seeds=1)
     shutil.rmtree(folder / "runs")
@@ -271,6 +288,7 @@ def test_what_went_wrong_is_named_and_escaped(html: str) -> None:
     assert "<script>" not in html
 
 
+@pytest.mark.usefixtures("blank")
 def test_no_failure_no_section_about_it(tmp_path: Path) -> None:
     folder = fabricated.write(tmp_path / "r", methods=("br",), seeds=1, pictures=False)
     findings = fabricated.findings(folder)
@@ -320,6 +338,7 @@ def test_a_picture_is_a_png_file_of_the_reproduction(to: str, tmp_path: Path) ->
     assert not (folder / "summary.json").exists()
 
 
+@pytest.mark.usefixtures("blank")
 def test_text_of_a_file_is_text(tmp_path: Path) -> None:
     """In claims.md as in the page: no HTML, no link, no end of the line or of the code."""
     hostile = "<script>alert(1)</script> [a](b) `c` **d** | \x1b[31m\n# e"
