@@ -56,13 +56,13 @@ def test_the_check_of_an_interrupted_iteration_is_not_repeated(
 ) -> None:
     """The signal comes in iteration 17, after its check: resumed, it is as if it had not come."""
     monkeypatch.setattr("mlmcgrad.finish._LEAST", 1)
-    settings = {**RECIPE, "finish": "auto", "iterations": 240, "batch_size": 40, "nll_samples": 2}
-    settings |= {"probe_images": 0, "evaluate_every": 80, "checkpoint_every": 80, "log_every": 20}
+    settings = {**RECIPE, "finish": "auto", "iterations": 120, "batch_size": 40, "nll_samples": 2}
+    settings |= {"probe_images": 0, "evaluate_every": 40, "checkpoint_every": 40, "log_every": 20}
     tiny.run(tmp_path / "whole", **settings)
     backward = Objective.backward
 
     def interrupted(self: Objective, *arguments: Any, n: int, **options: Any) -> Any:
-        if n == 161:
+        if n == 81:
             raise KeyboardInterrupt
         return backward(self, *arguments, n=n, **options)
 
@@ -72,7 +72,7 @@ def test_the_check_of_an_interrupted_iteration_is_not_repeated(
     monkeypatch.setattr(Objective, "backward", backward)
     tiny.run(tmp_path / "killed", **settings, resume=True)
     first, second = tiny.remains(tmp_path / "whole"), tiny.remains(tmp_path / "killed")
-    assert first["summary"]["checks"][0]["iteration"] == 161
+    assert first["summary"]["checks"][0]["iteration"] == 81
     assert "gain" in first["summary"]["checks"][0]
     assert tiny.same(first["state"], second["state"])
     assert first["summary"] == second["summary"]
@@ -108,7 +108,7 @@ def test_the_check_is_at_the_averages_and_its_evaluations_count(
     from mlmcgrad.finish import Finish
 
     check, places = Finish.check, []
-    rule = trainer(tmp_path, finish="auto", iterations=240)
+    rule = trainer(tmp_path, finish="auto", iterations=120)
 
     def noting(self: Finish, *arguments: Any, **options: Any) -> Any:
         places.append([p.detach().clone() for p in rule.model.parameters()])
@@ -117,11 +117,11 @@ def test_the_check_is_at_the_averages_and_its_evaluations_count(
 
     monkeypatch.setattr(Finish, "check", noting)
     for n in rule:
-        if n == 160:
+        if n == 80:
             with rule.averaged.applied():
                 expected = [p.detach().clone() for p in rule.model.parameters()]
             spent = rule.spent["evaluations"]
-        if n == 161:
+        if n == 81:
             assert all(map(torch.equal, places[0], expected))
             assert rule.spent["evaluations"] >= spent + 7 + 8 * 3  # check and iteration
 
