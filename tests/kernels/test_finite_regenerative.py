@@ -137,8 +137,10 @@ def test_bad_input() -> None:
         law = torch.tensor([[0.5, 0.5], [1.0, value]])
         with pytest.raises(ValueError, match=r"law must return numbers that are finite and not.*1"):
             _go(law)
-    with pytest.raises(ValueError, match=r"positive sum .* got \[0.0, 0.0\] for chain 0"):
+    with pytest.raises(ValueError, match=r"positive and finite sum .* \[0.0, 0.0\] for chain 0"):
         _go(torch.zeros(2, 2))
+    with pytest.raises(ValueError, match=r"positive and finite sum .* got \[1e\+308, 1e\+308\]"):
+        _go(torch.full((2, 2), 1e308, dtype=torch.float64))
     for other in (LAW[0], LAW[:1], LAW.expand(2, 2, 3), LAW.to(torch.complex128), [0.5, 0.5]):
         with pytest.raises(ValueError, match=r"law must return a row .* each of the 2 chains.*got"):
             _go(other)

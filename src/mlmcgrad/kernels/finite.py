@@ -198,13 +198,14 @@ def check_law(law: Tensor, chains: int) -> None:
             f"law must return a row of probabilities for each of the {chains} chains, (chains, S), "
             f"got {described(law)}; a law that all chains share is law.expand(chains, -1)"
         )
-    bad = ~((law >= 0.0) & law.isfinite()).all(1) | (law.sum(1) == 0.0)
+    total = law.double().sum(1)
+    bad = ~((law >= 0.0) & law.isfinite()).all(1) | ~((total > 0.0) & total.isfinite())
     if bool(bad.any()):
         chain = int(bad.nonzero()[0, 0])
         raise ValueError(
-            f"law must return numbers that are finite and not negative, with a positive sum for "
-            f"each chain, got {law[chain].tolist()} for chain {chain} and {int(bad.sum())} of "
-            f"{chains} chains like it"
+            f"law must return numbers that are finite and not negative, with a positive and finite "
+            f"sum for each chain, got {law[chain].tolist()} for chain {chain} and "
+            f"{int(bad.sum())} of {chains} chains like it"
         )
 
 
