@@ -14,6 +14,7 @@ from mlmcgrad.mixed.design import build
 from mlmcgrad.mixed.families import family
 from mlmcgrad.mixed.parameters import Layout, scaled, start
 from mlmcgrad.mixed.result import Fit, FitStep
+from mlmcgrad.mixed.search import Information, SearchState
 from tests.mixed.quadrature import simulate
 
 MODEL = simulate("bernoulli", 1, 5, groups=40, rows=5, sd=(1.5, 0.0))
@@ -110,6 +111,10 @@ def test_a_dispersion_that_the_data_do_not_show_is_named(seed: int) -> None:
     assert fit.dispersion is not None
     assert fit.dispersion["estimate"] > 100.0
     assert fit.dispersion[["low", "high"]].isna().all()
+    # All others are determined.
+    assert fit.conf_int().notna().all().all()
+    assert fit.sd_intervals["g"].notna().all().all()
+    assert fit.predict(effects="marginal", interval=0.9).notna().all().all()
     assert "PROBLEM" in str(fit)
 
 
@@ -156,6 +161,18 @@ def test_a_singular_covariance_is_not_flat(seed: int) -> None:
     assert fit.problem is None
     assert fit.sd["g"]["x"] == pytest.approx(0.9, abs=0.3)
     assert np.isfinite(fit.sd_intervals["g"].loc["x"]).all()
+
+
+def test_a_combination_of_effects_is_no_perfect_correlation() -> None:
+    """The third effect is a sum of the others, and the largest correlation is 0.71."""
+    layout = Layout(1, (3,), dispersion=False)
+    theta = torch.tensor([0.3, 1.0, 0.0, 1.0, 0.7, 0.7, 1e-5], dtype=torch.float64)
+    noise = 1e-6 * torch.eye(7, dtype=torch.float64)
+    information = Information(torch.eye(7, dtype=torch.float64).expand(2, 7, 7))
+    state = SearchState(9, theta, information, noise, averaged=16)
+    found, (note,) = _fit._on_the_boundary(layout, state)
+    assert "is singular: one of them is a combination of others" in note
+    assert found.tolist() == [*theta[:6].tolist(), 0.0]
 
 
 def test_the_first_point_does_not_depend_on_memory() -> None:

@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chi2
+from scipy.stats import chi2, norm
 
 from mlmcgrad import mixed
 from mlmcgrad.mixed.design import build
 from mlmcgrad.mixed.families import family
-from mlmcgrad.mixed.inference import _law
+from mlmcgrad.mixed.inference import _bootstrap, _law
 from mlmcgrad.mixed.parameters import Layout
-from mlmcgrad.mixed.result import Fit
+from mlmcgrad.mixed.result import Factor, Fit
 from tests.mixed.quadrature import simulate
 
 MODEL = simulate("bernoulli", 1, 5, groups=40, rows=5, sd=(1.5, 0.0))
@@ -84,6 +84,49 @@ def _as_fitted(fit: Fit, right: str) -> Fit:
     return replace(fit, layout=layout, theta=theta, live=replace(fit.live, design=design))
 
 
+def test_parameters_of_several_factors(fit: Fit) -> None:
+    """Names, estimates and errors of all, of a model with correlated and separate effects."""
+    right = "x + (1 + x | g) + (1 | h) + (0 + z | h)"
+    plain = replace(_as_fitted(fit, right), family=family("gaussian"))
+    assert plain.live is not None
+    design = plain.live.design
+    theta = torch.tensor([0.1, 0.2, 1.5, -0.6, 0.8, 0.7, 0.4, 0.3], dtype=torch.float64)
+    nothing = torch.zeros(1, 2, dtype=torch.float64)
+    factors = tuple(Factor(e.factor, ("a",), e.terms, nothing, nothing) for e in design.effects)
+    deviations = torch.linspace(0.05, 0.12, 8, dtype=torch.float64)
+    model = replace(
+        plain,
+        layout=Layout.of(design, plain.family),
+        theta=theta,
+        factors=factors,
+        names=design.names,
+        parameter_covariance=torch.diag(deviations.square()),
+    )
+    found = model.tidy()
+    assert found["group"].tolist() == ["", "", "g", "g", "g", "h", "h", ""]
+    assert found["term"].tolist()[2:] == [
+        *("sd(Intercept)", "sd(x)", "cor(Intercept, x)", "sd(Intercept)", "sd(z)", "sigma")
+    ]
+    estimates = [0.1, 0.2, 1.5, 1.0, -0.6, 0.7, 0.4, math.exp(0.3)]
+    assert np.allclose(found["estimate"], estimates)
+    errors = deviations.numpy()
+    slope = np.hypot(0.6 * errors[3], 0.8 * errors[4])
+    correlation = np.hypot(0.64 * errors[3], 0.48 * errors[4])
+    expected = [*errors[:3], slope, correlation, *errors[5:7], math.exp(0.3) * errors[7]]
+    assert np.allclose(found["std_error"], expected)
+    ends = model.conf_int(0.1, parameters="all").to_numpy()
+    width = norm.isf(0.05)
+    assert np.allclose(
+        ends[:2], found["estimate"].to_numpy()[:2, None] + width * np.outer(errors[:2], [-1, 1])
+    )
+    assert np.allclose(np.log(ends[2] / 1.5), width * errors[2] / 1.5 * np.array([-1, 1]))
+    assert np.allclose(np.log(ends[7]) - 0.3, width * errors[7] * np.array([-1, 1]))
+    ends = np.arctanh(ends[4]) - np.arctanh(-0.6)
+    assert np.allclose(ends, width * correlation / 0.64 * np.array([-1, 1]))
+    assert len(model.conf_int(parameters="fixed")) == 2
+    assert model.conf_int(parameters="random").index.tolist()[2] == "cor(Intercept, x | g)"
+
+
 def test_p_values_of_mixtures() -> None:
     t, tails = 3.2, [chi2.sf(3.2, k) for k in (1, 2, 3)]
     law, p_value = _law(t, 1, 1)
@@ -117,6 +160,20 @@ def test_simulated_p_values(fit: Fit) -> None:
     other = _as_fitted(fit, "z + (1 + z | g)")
     with pytest.raises(ValueError, match="simulate must be 0, because the models are not nested"):
         other.compare(fit, simulate=4)
+
+
+def test_the_p_value_of_a_bootstrap_counts_the_data_too(fit: Fit) -> None:
+    """Of 4 statistics 0, 1, 2, 3 two are at least 2; data without a fit are left out."""
+    law, p_value = _bootstrap(fit, 2.0, lambda y, seed: float(seed), 4, 0)
+    assert (law, p_value) == ("4 simulated data sets", 3 / 5)
+
+    def again(y: torch.Tensor, seed: int) -> float:
+        if seed == 3:
+            raise FloatingPointError
+        return float(y.sum())
+
+    law, p_value = _bootstrap(fit, math.inf, again, 4, 0)
+    assert (law, p_value) == ("3 simulated data sets", 1 / 4)
 
 
 def test_a_zero_in_the_smaller_model_has_no_law(fit: Fit) -> None:

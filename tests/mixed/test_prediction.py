@@ -76,6 +76,19 @@ def test_unknown_groups_are_drawn_one_by_one() -> None:
     assert abs(known[0] - known[2]) < 6.0 * residual**0.5
 
 
+def test_a_row_without_a_group_is_a_group_of_its_own() -> None:
+    """Without noise of the rows there are as many different responses as groups."""
+    rng = np.random.default_rng(1)
+    g = np.repeat(np.arange(30), 6)
+    y = rng.standard_normal(30)[g] + rng.standard_normal(180)
+    fit = mixed.fit("y ~ 1 + (1 | g)", {"y": y, "g": g}, "gaussian")
+    theta = fit.theta.clone()
+    theta[-1] = -30.0
+    rows = pd.DataFrame({"g": [*range(30), *[None] * 30, "new", "new"]})
+    found = replace(fit, theta=theta).simulate(rows, seed=0)
+    assert len(np.unique(found.round(9))) == 61
+
+
 def test_marginal_means_are_integrals(fit: Fit) -> None:
     """Where they are known: probit and log links; and by simulation for the logit."""
     design = fit.live.design if fit.live else None

@@ -145,7 +145,9 @@ def estimates(fit: Fit, which: list[Quantity]) -> pd.DataFrame:
         value, gradient = q.at(fit.theta)
         error = math.nan
         if math.isfinite(value) and bool(gradient.isfinite().all()):
-            variance = float(gradient @ fit.parameter_covariance @ gradient)
+            used = gradient != 0.0  # a dispersion that is not determined has no covariance
+            part = fit.parameter_covariance[used][:, used]
+            variance = float(gradient[used] @ part @ gradient[used])
             error = math.sqrt(max(variance, 0.0))
         rows.append((float(q.natural(torch.tensor(value))), value, error))
     names = [q.name for q in which]
@@ -259,10 +261,12 @@ class Profile:
         scale = self._live.scale
 
         def remaining(at: Tensor) -> tuple[Tensor, Tensor]:
-            free, gradient = quantity.at(scale.point(at))
+            theta = scale.point(at)
             if quantity.kind == "sd":
-                free, gradient = math.exp(free), math.exp(free) * gradient
-            return at.new_tensor([value - free]), (gradient @ scale.matrix)[None]
+                here, gradient = _sd(theta, quantity)
+            else:
+                here, gradient = quantity.at(theta)
+            return at.new_tensor([value - here]), (gradient @ scale.matrix)[None]
 
         return remaining
 
@@ -274,11 +278,12 @@ class Profile:
         The constraint returns what is missing at a θ, (k,), and its gradients, (k, θ).
         """
         variance, multiplier = self._variance, 0.0
-        total, count = torch.zeros_like(theta), 0
         for step in range(_STEPS):
             missing, rows = constraint(theta)
             # First to the constraint, along the shape that the likelihood has at its maximum.
-            score = self._likelihood.scores(theta, _SCORES).mean(0) if step else total
+            score = torch.zeros_like(theta)
+            if step:
+                score = self._likelihood.scores(theta, _SCORES).mean(0)
             if step == 1:
                 found = Information.at(self._likelihood, theta, 0.1)
                 variance = _floored(found.inverse)
@@ -288,7 +293,6 @@ class Profile:
             length = float((move @ torch.linalg.solve(variance, move)).clamp(min=0.0).sqrt())
             if step:
                 move = move * min(1.0, _LONGEST / max(length, 1e-300))
-                count += 1
             theta = theta + move
             multiplier = float(solved[0])
             if step and length < _NEAR:
@@ -297,6 +301,18 @@ class Profile:
 
     def _value(self, theta: Tensor) -> LogLikelihood:
         return self._likelihood.log_likelihood(theta, torch.Generator().manual_seed(_SEED))
+
+
+def _sd(theta: Tensor, quantity: Quantity) -> tuple[float, Tensor]:
+    """Return a standard deviation and its gradient in θ; at 0, along the diagonal of Λ."""
+    assert quantity.entries is not None
+    row, gradient = theta[quantity.entries], torch.zeros_like(theta)
+    sd = float(row.norm())
+    if sd > 0.0:
+        gradient[quantity.entries] = row / sd
+    else:
+        gradient[quantity.entries[-1]] = 1.0
+    return sd, gradient
 
 
 def _floored(variance: Tensor) -> Tensor:

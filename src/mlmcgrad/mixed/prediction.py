@@ -257,5 +257,7 @@ def _marginal(fit: Fit, design: Design, errors: bool) -> tuple[Tensor, Tensor | 
     if layout.dispersion:
         parts.append((of_phi - own)[:, None])
     gradient = torch.cat(parts, 1) / slope[:, None]
-    variance = ((gradient @ fit.parameter_covariance) * gradient).sum(1)
+    used = (gradient != 0.0).any(0)  # a dispersion that is not determined has no covariance
+    gradient, covariance = gradient[:, used], fit.parameter_covariance[used][:, used]
+    variance = ((gradient @ covariance) * gradient).sum(1)
     return found, variance.clamp(min=0.0).sqrt()
