@@ -1,11 +1,13 @@
 """Every family passes these tests: a new one adds a row to `cases.py`."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from mlmcgrad.mixed.families import Family
+from mlmcgrad.mixed.families import Family, Weighted
 from tests.mixed.cases import CASES, Case
 from tests.statistics import mean_is
 
@@ -103,6 +105,35 @@ def test_samples_have_the_mean_and_the_variance(case: Case) -> None:
     """H0: mean and variance are those of scipy's law; false alarm 1e-5 for each η."""
     for eta in (-1.2, 0.9):
         assert _moments(case, 4.0, eta, 4.0)
+
+
+@each
+def test_the_variance_is_that_of_a_trial(case: Case) -> None:
+    variance = getattr(case.family, "variance")  # noqa: B009  # not every family has it
+    for eta, dispersion in product((-1.2, 0.9), case.dispersions):
+        found = variance(torch.full((2,), eta, dtype=torch.float64), _log(dispersion))
+        assert found.tolist() == pytest.approx([case.law(eta, dispersion).var() / case.trials] * 2)
+
+
+@each
+def test_a_weight_counts_a_row_several_times(case: Case) -> None:
+    weighted, log = Weighted(case.family), _log(case.dispersions[-1])
+    weights, one = torch.arange(1.0, 1.0 + len(case.y)).double(), torch.ones_like(case.responses)
+    y = case.responses if case.trials == 1.0 else (case.responses > 0.0).double()
+    eta = torch.linspace(-1.0, 1.0, len(y), dtype=torch.float64)
+    assert (weighted.name, weighted.dispersion) == (case.family.name, case.family.dispersion)
+    plain = (*case.family.slopes(eta, y, one, log), case.family.dispersion_slope(eta, y, one, log))
+    found = (
+        *weighted.slopes(eta, y, weights, log),
+        weighted.dispersion_slope(eta, y, weights, log),
+    )
+    for of_weighted, of_one in zip(found, plain, strict=True):
+        assert torch.equal(of_weighted, weights * of_one)
+    assert torch.equal(weighted.mean(eta, log), case.family.mean(eta, log))
+    assert torch.equal(weighted.start(y, weights), case.family.start(y, one))
+    weighted.check(y, weights)
+    with pytest.raises(ValueError, match="a fit with weights cannot simulate responses"):
+        weighted.sample(eta, weights, log, torch.Generator())
 
 
 def test_samples_with_another_dispersion_are_noticed() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlmcgrad.mixed.formula import Formula, Term, parse
+from mlmcgrad.mixed.formula import Formula, Term, parse, printable
 
 
 def _names(terms: Iterable[Term]) -> list[str]:
@@ -36,6 +36,43 @@ def test_fixed_effects() -> None:
         "a:b",
         "I(x ** 2)",
     ]
+    assert _fixed("y ~ 0 + (a + b)**2:c + (1 | g)") == ["a:c", "b:c", "a:b:c"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y ~ x + (1 | g)",
+        "y ~ 0 + a*b + offset(log(n)) + (1 + x || g) + (0 + z | g:h)",
+        "proportion(y, n) ~ `a b` + C(c, Sum):x + poly(x, 2) + {-x ** 2} + (1 | g + h)",
+        "y | trials(n) ~ exp(-`if`) + T(v, ref='k') + (a/b | g/h)",
+    ],
+)
+def test_a_formula_is_written_as_it_is_read(text: str) -> None:
+    formula = parse(text)
+    again = parse(str(formula))
+    assert (again.fixed, again.offsets) == (formula.fixed, formula.offsets)
+    assert [(r.terms, r.correlated) for r in again.random] == [
+        (r.terms, r.correlated) for r in formula.random for _ in r.factors
+    ]
+    assert [f for r in again.random for f in r.factors] == [
+        f for r in formula.random for f in r.factors
+    ]
+    assert str(again) == str(formula)
+
+
+def test_control_characters_are_spelled_out() -> None:
+    assert printable("a\x1b[2J\n\u202eß") == r"a\x1b[2J\n\u202eß"
+
+
+def test_terms_that_can_be_dropped() -> None:
+    found = dict(parse("y ~ a*b + x + (1 + x | g) + (1 | h)").smaller())
+    assert {name: str(smaller) for name, smaller in found.items()} == {
+        "x": "y ~ 1 + a + b + a:b + (1 + x | g) + (1 | h)",
+        "a:b": "y ~ 1 + a + b + x + (1 + x | g) + (1 | h)",
+        "x in (1 + x | g)": "y ~ 1 + a + b + a:b + x + (1 | g) + (1 | h)",
+        "(1 | h)": "y ~ 1 + a + b + a:b + x + (1 + x | g)",
+    }
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from mlmcgrad.mixed.design import build
 from mlmcgrad.mixed.formula import _UFUNCS, parse
 
 NUMBERS = ("x", "z", "np.log(w)", "center(v)")
-DRAWN = 150  # formulas, each with a sum of terms for the fixed and one for the random effects
+DRAWN = 250  # formulas, each with a sum of terms for the fixed and one for the random effects
 
 
 def _data() -> pd.DataFrame:

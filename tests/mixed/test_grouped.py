@@ -191,6 +191,16 @@ def test_scores_at_once_are_independent_scores(monkeypatch: pytest.MonkeyPatch) 
     assert not mean_is(moved[::2] * moved[::2], nothing)
 
 
+def test_length_is_that_of_the_group_that_moves_most() -> None:
+    """Of all buckets: small groups and large ones are apart."""
+    g, x = [0] * 2 + [1] * 2 + [2] * 4000, [1.0, -3.0, 0.5, 0.2] + [0.1] * 4000
+    design = build("y ~ x + (1 + x | g)", {"y": [0.0, 1.0] * 2002, "x": x, "g": g})
+    small = Grouped(design, family("bernoulli"), None, 8, rng())
+    assert len(buckets(design)) > 1
+    step = torch.tensor([0.5, 1.0, 0.0, 0.2, 0.1], dtype=torch.float64)
+    assert small.length(step) == pytest.approx(2.5 + 2.0 * (0.6**2 + 0.3**2) ** 0.5)
+
+
 def test_some_groups_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Null: the mean of the score of six groups is 6/15 of that of all; false alarm 1e-5."""
     monkeypatch.setattr("mlmcgrad.mixed.grouped._BATCH", 6)
