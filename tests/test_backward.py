@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import mlmcgrad as mg
 from mlmcgrad import backward
-from mlmcgrad.backward import WeightedBackward, leaves
+from mlmcgrad.backward import WeightedBackward, check_gradients, leaves
 from mlmcgrad.measure import Measure
 from tests.chains import random_matrix, rng
 
@@ -206,6 +206,10 @@ def test_a_loss_that_mixes_its_rows_is_refused(method: str) -> None:
     with pytest.raises(ValueError, match=r"loss normalises over its rows.*call eval\(\)"):
         getattr(gradient, method)(START, generator=rng())
     assert parameters[0].grad is None
+    few = WeightedBackward(loss, (), divisor=2, parameters=tuple(parameters))
+    owner, half = torch.arange(2), torch.full((2,), 0.5, dtype=torch.float64)
+    with pytest.raises(ValueError, match="loss normalises over its rows"):
+        few.add_all([Measure(torch.tensor([0, 1]), owner, half)])
     # Without the check the gradient would depend on the chunk.
     x = torch.tensor([0, 1, 2, 2])
     whole, parts = loss(x).sum(), loss(x[:2]).sum() + loss(x[2:]).sum()
@@ -294,6 +298,32 @@ def test_a_mean_in_half_precision_is_that_of_double_precision() -> None:
     assert float(found[0][-1]) == 1.0  # Σ_j c_j
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_what_does_not_fit_into_memory_is_differentiated_in_parts(named: bool) -> None:
+    p, sizes = _leaf(), []
+
+    def loss(x: Tensor) -> Tensor:
+        sizes.append(len(x))
+        if len(x) > room:
+            raise torch.OutOfMemoryError
+        return p[x] ** 2
+
+    made = _made(loss, parameters=[p] if named else None)
+    room = 10**9
+    made.backward(START, generator=rng())
+    assert p.grad is not None
+    (whole,), expected = sizes, p.grad.clone()
+    p.grad, sizes, room = None, [], whole // 3
+    with pytest.warns(RuntimeWarning, match="halves are differentiated one by one.*lower chunk"):
+        made.backward(START, generator=rng())
+    torch.testing.assert_close(p.grad, expected, rtol=1e-12, atol=0.0)
+    assert sum(size for size in sizes if size <= room) == whole
+    p.grad, room = None, 0
+    with pytest.raises(torch.OutOfMemoryError), pytest.warns(RuntimeWarning, match="halves"):
+        made.backward(START, generator=rng())
+    assert p.grad is None
+
+
 def test_leaves_of_a_graph_with_many_paths_are_found_at_once() -> None:
     p = _leaf()
     x = p
@@ -310,6 +340,13 @@ def test_one_bad_gradient_among_good_ones_is_seen() -> None:
     with pytest.raises(FloatingPointError, match=r"gradient of parameter 1 has \d entries"):
         made.backward(START, generator=rng())
     assert p.grad is None
+
+
+def test_gradients_are_looked_at_without_sizes_too() -> None:
+    """Huge entries overflow in their sum, and are finite all the same."""
+    check_gradients((torch.zeros(2), torch.full((4,), 3e38)))
+    with pytest.raises(FloatingPointError, match="gradient of parameter 1 has 1 entries"):
+        check_gradients((torch.zeros(2), torch.tensor([1.0, torch.nan])))
 
 
 def _interrupted(

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import stat
 import threading
 from pathlib import Path
 
@@ -42,6 +43,36 @@ def test_whatever_has_the_name_of_the_new_file_is_left_alone(
     assert link.is_symlink()
     assert target.read_text() == "precious"
     assert sorted(tmp_path.iterdir()) == [link, target]
+
+
+def test_folders_are_made(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "a" / "b" / "file", b"new")
+    write_atomically(tmp_path / "a" / "b" / "other", b"new")
+    assert (tmp_path / "a" / "b" / "file").read_bytes() == b"new"
+
+
+def _free_descriptor() -> int:
+    """Return the lowest number that no open file has."""
+    descriptor = os.open(os.devnull, os.O_RDONLY)
+    os.close(descriptor)
+    return descriptor
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut it is old or new, never empty; the folder is flushed after the renaming."""
+    path, seen = tmp_path / "file", []
+
+    def fsync(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        seen.append(path.exists() if stat.S_ISDIR(found.st_mode) else found.st_size)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    before = _free_descriptor()
+    write_atomically(path, b"new")
+    assert seen == [3, True]
+    assert _free_descriptor() == before
 
 
 @pytest.mark.parametrize("where", ["fsync", "replace"])

@@ -105,6 +105,14 @@ def test_merge_where_numbers_of_chain_and_state_would_wrap_around() -> None:
     assert _totals(_naively(measure)) != _totals(measure)
 
 
+def test_merged_states_are_sorted_where_63_bits_do_not_hold_them() -> None:
+    """With 64 bits chain 2 would come before chain 0."""
+    points, owner = torch.tensor([0, 2**62, 7, 0]), torch.tensor([0, 0, 1, 2])
+    merged = merge(Measure(points, owner, torch.ones(4).double()))
+    assert merged.owner.tolist() == [0, 0, 1, 2]
+    assert merged.points.tolist() == [0, 2**62, 7, 0]
+
+
 @pytest.mark.parametrize("shape", [(), (2,)])
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
 def test_merge_of_complex_states(dtype: torch.dtype, shape: tuple[int, ...]) -> None:

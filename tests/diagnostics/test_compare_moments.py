@@ -22,7 +22,7 @@ def _of_rows(repetitions: int, rows: int = 2) -> Tensor:
 
 def test_how_rows_differ_is_no_noise_of_the_mean() -> None:
     """They are simulated equally often. Null hypothesis: a variance of 2 within rows, of which the
-    mean has a tenth; deviations from the mean of all rows, with 6.25 more, are the planted bug."""
+    mean has a tenth; taking both for one row, which adds 6.25, is the planted bug."""
     right = torch.tensor([2.0, 2.0 / 10.0], dtype=torch.float64)
     assert mean_is(_of_rows(300), right)
     assert not mean_is(_of_rows(300, rows=1), right)
