@@ -14,11 +14,10 @@ _CORE = (
     "tests/test_backward.py",
     "tests/test_gradient*.py",
 )
-_SMALL = ("levels", "measure", "lengths", "checks", "schedules", "store")
+_SMALL = ("levels", "measure", "lengths", "checks", "schedules", "store", "files", "finish")
 # For the modules of a folder ("" is the core), beside their doctests.
 TESTS = {
     "": (*(f"tests/test_{name}.py" for name in _SMALL), *_CORE),
-    "estimators": _CORE,
     "kernels": (
         "tests/kernels/test_[!m]*.py",
         "tests/kernels/test_metropolis.py",
@@ -32,9 +31,10 @@ TESTS = {
     "diagnostics": ("tests/diagnostics",),
     "distributed": ("tests/distributed/test_[!p]*.py", "tests/paper/training/test_sharded.py"),
     "mixed": (
-        *(f"tests/mixed/test_{name}.py" for name in ("columns", "design", "formula", "parameters")),
-        "tests/mixed/test_formula_laws.py",
-        "tests/mixed/test_families*.py",
+        *(f"tests/mixed/test_{name}.py" for name in ("columns", "design", "parameters")),
+        *(f"tests/mixed/test_{name}*.py" for name in ("formula", "families", "grouped", "crossed")),
+        *(f"tests/mixed/test_{name}*.py" for name in ("bases", "inference", "prediction")),
+        "tests/mixed/test_result.py",
     ),
     "paper/training": ("tests/paper/training/test_trainer*.py",),
     "paper/experiments": ("tests/paper/experiments/test_accuracy*.py",),
@@ -51,9 +51,12 @@ COMPILED = re.compile(
 )
 # Of these folders only the mathematics.
 _SOME = {
-    "": ("_checks", "backward", "gradient", *_SMALL),
+    "": ("_checks", "_files", "backward", "estimators", "gradient", *_SMALL),
     "distributed": ("shards",),
-    "mixed": ("formula", "columns", "design", "parameters", "families"),
+    "mixed": (
+        *("bases", "columns", "crossed", "design", "families", "formula", "grouped"),
+        *("inference", "parameters", "prediction"),
+    ),
     "paper/training": ("trainer",),
     "paper/experiments": ("accuracy",),
     "paper/experiments/reproduce": ("claims", "findings"),
