@@ -15,7 +15,7 @@ complete-data score S and information J of a group, as in Louis' identity,
 
     python -m benchmarks.mixed_errors
 
-takes about ten minutes and writes mixed_errors.md beside this file.
+takes about three minutes of one core and writes mixed_errors.md beside this file.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from pathlib import Path
 import benchmarks
 import pytest
 import torch
+from benchmarks import coverage
 from benchmarks.certify_cases import planted, right
 from benchmarks.iwae_cost import averaged
 from benchmarks.iwae_mlmc_step import record
@@ -12,6 +13,7 @@ from benchmarks.scale import exchange, imbalance, loads
 from benchmarks.timing import Result, summary
 
 import mlmcgrad as mg
+from mlmcgrad.diagnostics import Contender, certify
 from mlmcgrad.iwae import DIGITS, BernoulliLikelihood, LatentModel, Objective
 from tests.chains import rng
 
@@ -64,6 +66,34 @@ def test_the_table_of_certificates_has_a_row_for_every_case() -> None:
     assert len(rows) == len(right()) + len(planted())
     page = Path(benchmarks.__path__[0]).parent / "docs" / "diagnostics.md"
     assert table.strip() in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["coverage", "mixed_errors"])
+def test_the_page_has_the_tables_of_coverage(name: str) -> None:
+    folder = Path(benchmarks.__path__[0])
+    written = folder.joinpath(f"{name}.md").read_text(encoding="utf-8")
+    page = (folder.parent / "docs" / "validation.md").read_text(encoding="utf-8")
+    tables = [part for part in written.split("\n\n") if part.startswith("|")]
+    assert len(tables) == {"coverage": 2, "mixed_errors": 1}[name]
+    assert all(table.strip() in page for table in tables)
+    assert f"python -m benchmarks.{name}" in page
+
+
+def test_promises_are_counted_as_they_are_made() -> None:
+    """For the exact numbers of the chain all is covered; for others nothing."""
+    truth = coverage.exact()
+    for name, (bias2, variance, steps) in truth.items():
+        row = Contender(name, "", 10, bias2, 1e-9, variance, 1e-9, steps)
+        assert all(true for _, true in coverage.covered(row, bias2, variance, steps))
+        wrong = coverage.covered(row, bias2 + 1e-3, variance + 1e-3, steps)
+        assert not any(true for _, true in wrong)
+    case = next(case for case in right() if case.name == coverage.CERTIFIED[0])
+    generator = torch.Generator().manual_seed(0)
+    result = certify(case.gradient, case.x0, generator=generator, evaluations=3e4, tolerance=0.3)
+    found = dict(coverage.statements(result, case.exact))
+    assert found == dict(zip(coverage.STATEMENTS, (True, True, True, True, False), strict=True))
+    far = dict(coverage.statements(result, case.exact + 10.0))
+    assert far == dict(zip(coverage.STATEMENTS, (True, False, False, False, True), strict=True))
 
 
 def test_a_ring_of_two_takes_what_was_measured_between_two() -> None:
