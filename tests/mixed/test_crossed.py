@@ -94,7 +94,7 @@ def test_the_search_finds_the_maximum(model: Normal) -> None:
     apart = (layout.with_positive_diagonal(state.theta) - exact) / errors
     assert state.largest_noise <= 0.05
     assert float(apart.abs().max()) < 0.1
-    assert certify(likelihood, state)[0].holds
+    assert certify(likelihood, state, 0.05)[0].holds
 
 
 def test_binary_scores_are_unbiased(hard: Binary) -> None:

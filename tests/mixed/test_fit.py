@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
+import mlmcgrad as mg
 from mlmcgrad import mixed
 from mlmcgrad.mixed import _fit
 from mlmcgrad.mixed.columns import Data
@@ -254,7 +255,14 @@ def test_a_budget_that_is_too_small_is_said() -> None:
     assert fit.problem is not None
     assert "2 iterations" in fit.problem
     assert fit.certificate is None
-    fit = _unconverged(MODEL.formula, MODEL.data, "bernoulli", iterations=30, tolerance=1e-6)
+    fit = _unconverged(
+        MODEL.formula,
+        MODEL.data,
+        "bernoulli",
+        iterations=30,
+        tolerance=1e-6,
+        estimator=mg.MLMCSum(64),
+    )
     assert fit.problem is not None
     assert "Monte Carlo error" in fit.problem
 

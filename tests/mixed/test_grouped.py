@@ -10,8 +10,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from mlmcgrad import Average, MLMCSum
+from mlmcgrad import Average, MLMCSum, mixed
 from mlmcgrad.estimators import Estimator
+from mlmcgrad.mixed import grouped
 from mlmcgrad.mixed.design import build
 from mlmcgrad.mixed.families import family
 from mlmcgrad.mixed.grouped import Bucket, Grouped, buckets, lattice, quantile
@@ -31,8 +32,17 @@ CASES = {
 
 
 def likelihood(model: Model, estimator: Estimator | None = None, candidates: int = 8) -> Grouped:
+    """Return a likelihood that is sampled."""
     design = build(model.formula, model.data)
-    return Grouped(design, family(model.family), estimator, candidates, rng())
+    found = Grouped(design, family(model.family), estimator, candidates, rng())
+    found.exact = False
+    return found
+
+
+def by_quadrature(model: Model) -> Grouped:
+    found = likelihood(model)
+    found.exact = True
+    return found
 
 
 def exact_score(model: Model, theta: list[float]) -> Tensor:
@@ -58,18 +68,76 @@ def test_scores_are_unbiased(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_information_is_the_curvature(case: str) -> None:
+def test_quadrature_is_exact(case: str) -> None:
+    """Value, score, curvature and moments; planted bug: too few nodes."""
     model, theta = CASES[case]
-    at, columns = torch.tensor(theta, dtype=torch.float64), []
+    at = torch.tensor(theta, dtype=torch.float64)
+    whole = by_quadrature(model)
+    assert whole.settle(at)
+    assert not whole.settle(at)
+    value, score = whole.value_and_score(at)
+    exact = model.log_likelihood(np.array(theta), np.array(theta))
+    assert value == pytest.approx(exact, abs=2e-6)
+    assert torch.allclose(score, exact_score(model, theta), atol=1e-4)
+    found = whole.log_likelihood(at, rng())
+    assert (found.total, found.error) == (pytest.approx(value, abs=1e-9), 0.0)
+    assert _off_the_curvature(whole.information(at)[0], case) < 1e-4
+    u, _ = model._posterior(np.array(theta))
+    assert np.allclose(whole.effects(at)[0][0], u @ whole.layout.factor(at).numpy().T, atol=1e-4)
+    whole._nodes = 2
+    assert abs(whole.value_and_score(at)[0] - exact) > 1e-2
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_information_is_the_curvature(case: str) -> None:
+    whole, at = likelihood(CASES[case][0]), torch.tensor(CASES[case][1], dtype=torch.float64)
+    found = torch.cat([whole.information(at) for _ in range(20)]).mean(0)
+    assert _off_the_curvature(found, case) < 0.02
+
+
+def _off_the_curvature(found: Tensor, case: str) -> float:
+    """Return the largest difference from the differences of exact scores, in standard errors."""
+    model, theta = CASES[case]
+    columns = []
     for i in range(len(theta)):
         moved = [[t + sign * 1e-3 * (i == j) for j, t in enumerate(theta)] for sign in (1, -1)]
         ends = [exact_score(model, point) for point in moved]
         columns.append((ends[1] - ends[0]) / 2e-3)
     exact = torch.stack(columns)
-    whole = likelihood(model)
-    found = torch.cat([whole.information(at) for _ in range(20)]).mean(0)
     size = exact.diagonal().sqrt()
-    assert float(((found - exact) / size / size[:, None]).abs().max()) < 0.02
+    return float(((found - exact) / size / size[:, None]).abs().max())
+
+
+def test_a_normal_response_has_a_closed_form() -> None:
+    """Three effects per group, against the density of the multivariate normal law."""
+    model = simulate("gaussian", 1, 2, groups=6, rows=5)
+    data = model.data.assign(z=np.linspace(-1.0, 1.0, 30) ** 2)
+    design = build("y ~ x + (x + z | g)", data)
+    whole = Grouped(design, family("gaussian"), None, 8, rng())
+    at = torch.tensor([0.2, -0.3, 0.9, 0.4, 0.7, -0.2, 0.3, 0.5, 0.1], dtype=torch.float64)
+    (effects,), value = design.effects, 0.0
+    columns = (effects.columns @ whole.layout.factor(at)).numpy()
+    mean = (design.fixed @ whole.layout.beta(at)).numpy()
+    variance = math.exp(2.0 * float(at[-1]))
+    for g in range(6):
+        rows = effects.index.numpy() == g
+        law = stats.multivariate_normal(
+            mean[rows], columns[rows] @ columns[rows].T + variance * np.eye(rows.sum())
+        )
+        value += law.logpdf(design.y.numpy()[rows])
+    assert whole.exact
+    assert whole.method == "in closed form"
+    assert not whole.settle(at)
+    assert whole.value_and_score(at)[0] == pytest.approx(value, abs=1e-8)
+
+
+def test_without_enough_nodes_the_integrals_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouped, "_MOST_NODES", 16)
+    model, _ = CASES["bernoulli"]
+    fit = mixed.fit(model.formula, model.data, "bernoulli", tolerance=0.1)
+    assert fit.method == "by levels of importance sampling"
+    assert fit.converged
+    assert fit.llf_se > 0.0
 
 
 @pytest.mark.parametrize("case", CASES)

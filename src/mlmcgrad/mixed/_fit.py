@@ -34,7 +34,14 @@ from mlmcgrad.mixed.result import (
     Live,
     theta_names,
 )
-from mlmcgrad.mixed.search import Information, MarginalLikelihood, SearchState, certify, search
+from mlmcgrad.mixed.search import (
+    Information,
+    LogLikelihood,
+    MarginalLikelihood,
+    SearchState,
+    certify,
+    search,
+)
 
 Progress: TypeAlias = bool | Callable[[FitStep], None] | None
 
@@ -167,6 +174,12 @@ def _maximise(
                 return Crossed(units, law, generator)
             return Grouped(units, law, options.estimator, options.candidates, generator)
 
+        def sampled(theta: Tensor) -> LogLikelihood:
+            """Estimate a log-likelihood far from the data, where quadrature may be misled."""
+            other, generator = integrated(_COMMON), torch.Generator().manual_seed(_COMMON)
+            other.exact = False
+            return other.log_likelihood(theta, generator)
+
         likelihood = integrated(seed)
         layout, report = likelihood.layout, _reporter(progress, begun)
         theta = start(units, law, layout)
@@ -182,7 +195,7 @@ def _maximise(
                 path.append(FitStep(state.iteration, state.averaged > 0, at, noise, design.names))
                 report(path[-1])
                 if likelihood.length(state.theta) > farthest:
-                    if _diverges(units, law, likelihood, state.theta):
+                    if _diverges(units, law, likelihood.layout, state.theta, sampled):
                         problem = _SEPARATED
                         break
                     farthest *= 2.0
@@ -195,7 +208,7 @@ def _maximise(
                 if flat is not None:
                     problem = _SEPARATED if _separated(units, law) else _FLAT.format(names[flat])
             if problem is None:
-                certificate, state = certify(likelihood, state)
+                certificate, state = certify(likelihood, state, options.tolerance)
                 problem = None if certificate.holds else _NOT_CERTIFIED
         except KeyboardInterrupt as interrupt:
             stopped, problem = interrupt, f"{INTERRUPTED} after {state.iteration} iterations"
@@ -237,6 +250,7 @@ def _maximise(
             certificate=certificate,
             llf=value.total,
             llf_se=value.error,
+            method=likelihood.method,
             problem=problem,
             notes=notes,
             nobs=len(design.y),
@@ -302,7 +316,11 @@ def _too_short(state: SearchState, options: _Options) -> str | None:
 
 
 def _diverges(
-    design: Design, family: Family, likelihood: MarginalLikelihood, theta: Tensor
+    design: Design,
+    family: Family,
+    layout: Layout,
+    theta: Tensor,
+    value_at: Callable[[Tensor], LogLikelihood],
 ) -> bool:
     """Decide whether there is no maximum, after the search has gone far away.
 
@@ -313,11 +331,11 @@ def _diverges(
         return True
     if bool((_direction(design, family) == 0.0).any()):
         return False  # the likelihood of such a response falls to 0
-    last = len(theta) - int(likelihood.layout.dispersion)
+    last = len(theta) - int(layout.dispersion)
     before = None
     for factor in _SCALES:
         at = torch.cat([factor * theta[:last], theta[last:]])
-        value = likelihood.log_likelihood(at, torch.Generator().manual_seed(_COMMON))
+        value = value_at(at)
         if before is not None:
             difference, error = value.minus(before)
             if not difference > -2.0 * error:

@@ -3,7 +3,8 @@
 No group is independent of the others, so the random effects of all groups are one vector. Its
 posterior is sampled by MALA chains over the whole vector, in coordinates that move with θ. The
 score is the mean over chains whose random lengths and signed weights are those of `MLMCSum`: its
-expectation is that of the longest chain, T steps after the discarded ones.
+expectation is that of the longest chain, T steps after the discarded ones. A normal response needs
+no chains: Laplace's approximation is exact, and the score is its difference in θ.
 
 **Chains.** In the coordinates of Laplace's approximation, u = mode + Cx, x is nearly N(0, I), so
 one step size serves all coordinates. For N(0, I) in D dimensions the best one is h = ½ · 1.65² ·
@@ -74,7 +75,7 @@ from mlmcgrad.kernels import MALA
 from mlmcgrad.kernels.base import Outcome, Simulation
 from mlmcgrad.measure import Measure, concatenate
 from mlmcgrad.mixed.design import Design
-from mlmcgrad.mixed.families import Family, Slopes
+from mlmcgrad.mixed.families import Family, Gaussian, Slopes
 from mlmcgrad.mixed.parameters import Layout
 from mlmcgrad.mixed.search import LogLikelihood
 
@@ -115,10 +116,37 @@ class Crossed:
         self._step = step_size(self._joint.dimension)
         self._mode: Tensor | None = None  # the last one
         self._motion: Motion | None = None
+        self.exact = isinstance(family, Gaussian)
+
+    @property
+    def method(self) -> str:
+        """How the integrals are computed, in words."""
+        return "in closed form" if self.exact else "by Langevin chains over all random effects"
+
+    def value_and_score(self, theta: Tensor) -> tuple[float, Tensor]:
+        """Return the log-likelihood of a normal response, and its gradient by differences."""
+        start = self._laplace(theta).mode
+        steps = torch.diag(_SCORE_STEP * theta.abs().clamp(min=1.0))
+        slopes = [
+            (self._closed(theta + h, start) - self._closed(theta - h, start)) / (2.0 * h.sum())
+            for h in steps
+        ]
+        return float(self._closed(theta, start)), torch.stack(slopes)
+
+    def settle(self, theta: Tensor) -> bool:
+        """Return False: a closed form is as precise as can be."""
+        return False
+
+    def _closed(self, theta: Tensor, start: Tensor) -> Tensor:
+        """Return Laplace's approximation of the log-likelihood."""
+        _, lower, value = newton(self._joint, theta, start)
+        return value - lower.diagonal().log().sum() + 0.5 * self._joint.dimension * _LOG_2PI
 
     def scores(self, theta: Tensor, count: int) -> Tensor:
         """Return estimates of the score, (count, θ), whose only bias is that of T steps."""
         here = self._laplace(theta)
+        if self.exact:  # the posterior is N(0, I)
+            return moving_scores(here, Motion.at(here), self._normal(count, self._generator))
         return torch.stack([self._score(here) for _ in range(count)])
 
     def adaptive(self, theta: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,19 +159,25 @@ class Crossed:
         here = self._laplace(theta)
         u = here.at(self._normal(_FEW, self._generator))
         complete = complete_information(self._joint, theta, u)
-        return self._score(here), positive(laplace_information(here), complete)
+        score = self.value_and_score(theta)[1] if self.exact else self._score(here)
+        return score, positive(laplace_information(here), complete)
 
     def information(self, theta: Tensor, effort: int = 1) -> Tensor:
         """Return estimates of the observed information, one for each chain, (64 · effort, θ, θ)."""
         here, chains = self._laplace(theta), effort * _MANY
+        if self.exact:
+            return laplace_information(here).expand(2, -1, -1)
         states = self._run(here, _LONG, chains)
         terms = louis_terms(here, states.points, states.coefficient / chains)
         terms = states.coefficient[:, None, None] * terms
         return terms.new_zeros(chains, *terms.shape[1:]).index_add_(0, states.owner, terms)
 
     def log_likelihood(self, theta: Tensor, generator: torch.Generator) -> LogLikelihood:
-        """Estimate the log-likelihood, in one part."""
+        """Compute or estimate the log-likelihood, in one part."""
         here = self._laplace(theta)
+        if self.exact:
+            value = self._closed(theta, here.mode)[None]
+            return LogLikelihood(value, value.new_zeros(1, 2))
         x = self._normal(_ANNEALED, generator)
         found = annealed(here, x, _FEWEST, self._step, generator)
         spread = float((1.0 + found.deviation).log().std())
@@ -163,10 +197,12 @@ class Crossed:
         and they are exact.
         """
         joint, here = self._joint, self._laplace(theta)
-        states = self._run(here, _LONG, _MANY)
-        c, root = states.coefficient / _MANY, here.root
-        delta = here.at(states.points) - here.mode[:, None]
-        w = -root @ (root.T @ here.density(states.points)[1])
+        root, points, c = here.root, theta.new_zeros(1, joint.dimension), theta.new_ones(1)
+        if not self.exact:
+            states = self._run(here, _LONG, _MANY)
+            points, c = states.points, states.coefficient / _MANY
+        delta = here.at(points) - here.mode[:, None]
+        w = -root @ (root.T @ here.density(points)[1])
         factor, found = self.layout.factor(theta), []
         for span in joint.spans:
             own = factor[span.effects, span.effects]

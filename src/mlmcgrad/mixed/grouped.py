@@ -1,4 +1,14 @@
-"""The likelihood of a model with one grouping factor: importance sampling in each group.
+"""The likelihood of a model with one grouping factor: an integral for each group.
+
+**Quadrature.** With at most two effects per group the integral over u is adaptive Gauss–Hermite
+quadrature: with the mode m and the curvature H = (CCᵀ)^{-1} of f = log p(y, u) there,
+
+    p_θ(y) ≈ Σ_j |C| w_j exp{f(m + Ct_j) + ½‖t_j‖²},
+
+where t_j and w_j are the nodes and weights for the density exp(−½‖t‖²). Their number is doubled
+until the log-likelihood changes by less than 1e-6. Score and posterior moments are means with the
+same weights. A normal response has a quadratic f: two nodes in each direction are exact. Otherwise,
+and for the certificate of any fit, the integral is sampled:
 
 **Scores.** Fisher's identity: the score of group g is the mean of the complete-data score under
 p_θ(u | y_g),
@@ -84,7 +94,7 @@ from mlmcgrad.kernels.importance import Blocks, block_weights, shares
 from mlmcgrad.lengths import join
 from mlmcgrad.measure import Floats, Integers
 from mlmcgrad.mixed.design import Design
-from mlmcgrad.mixed.families import Family
+from mlmcgrad.mixed.families import Family, Gaussian
 from mlmcgrad.mixed.parameters import Layout
 from mlmcgrad.mixed.search import LogLikelihood
 
@@ -96,6 +106,8 @@ _DRAWS_IN_ALL = 2**18
 _EXACT_DRAWS = 512  # per group, times q², for the log-likelihood
 _BLOCKS = 8  # in an estimate of the log-likelihood or of the information
 _STEP = 1e-4
+_FIRST_NODES, _MOST_NODES, _MOST_POINTS = 8, 256, 4096  # the last one for all directions
+_SETTLED = 1e-6  # change of the log-likelihood by twice the nodes
 _LOG_2PI = math.log(2.0 * math.pi)
 
 # An infinite truncation: no bias at all, and 2.2 blocks per group on average.
@@ -135,6 +147,18 @@ class Grouped:
         self._buckets = buckets(design)
         self._order = torch.cat([bucket.groups for bucket in self._buckets]).argsort()
         self._modes: list[Tensor | None] = [None] * len(self._buckets)  # of the last call
+        self._closed, effects = isinstance(family, Gaussian), self.layout.random
+        self._nodes = 2 if self._closed else _FIRST_NODES  # in each direction
+        self.exact = estimator is None and (self._closed or effects <= 2) and self._more()
+
+    @property
+    def method(self) -> str:
+        """How the integrals are computed, in words."""
+        if not self.exact:
+            return "by levels of importance sampling"
+        if self._closed:
+            return "in closed form"
+        return f"by adaptive Gauss–Hermite quadrature with {self._nodes} nodes per effect"
 
     def scores(self, theta: Tensor, count: int) -> Tensor:
         """Return independent unbiased estimates of the score, (count, θ)."""
@@ -160,8 +184,59 @@ class Grouped:
         (found,), scale = self._scores(theta, proposals), torch.cat(scales)
         return (scale * found).sum(0), found.T @ (scale * found)
 
+    def value_and_score(self, theta: Tensor) -> tuple[float, Tensor]:
+        """Return the log-likelihood and the score by quadrature."""
+        value, score = 0.0, theta.new_zeros(len(theta))
+        for part, u, log_w, slope, of_phi in self._quadrature(theta, self._nodes):
+            value += float(log_w.logsumexp(1).sum())
+            score += self._group_scores(part, theta, u, log_w.softmax(1), slope, of_phi).sum(0)
+        return value, score
+
+    def settle(self, theta: Tensor) -> bool:
+        """Use as many nodes as the likelihood at θ needs; return whether that changes anything."""
+        before = self._nodes
+        values = self._values(theta, self._nodes)
+        while self.exact:
+            if not self._more():
+                self.exact = False
+                break
+            found = self._values(theta, 2 * self._nodes)
+            if abs(float((found - values).sum())) <= _SETTLED:
+                break
+            self._nodes, values = 2 * self._nodes, found
+        return not self.exact or self._nodes != before
+
+    def _more(self) -> bool:
+        """Return whether there may be twice as many nodes."""
+        nodes = 2 * self._nodes
+        return nodes <= _MOST_NODES and nodes**self.layout.random <= _MOST_POINTS
+
+    def _values(self, theta: Tensor, nodes: int) -> Tensor:
+        """Return the log-likelihood of each group by quadrature, (groups,)."""
+        found = [log_w.logsumexp(1) for _, _, log_w, _, _ in self._quadrature(theta, nodes)]
+        return torch.cat(found)[self._order]
+
+    def _quadrature(
+        self, theta: Tensor, nodes: int
+    ) -> Iterator[tuple[Proposal, Tensor, Tensor, Tensor, Tensor | None]]:
+        """Iterate over groups: their u, log weights, and what `_evaluate` returns beside them."""
+        t, log_weight = gauss_hermite(nodes, self.layout.random)
+        for part in self._parts(theta, len(t), exact=True):
+            u = part.mode[:, None] + t @ part.root.mT
+            log_volume = part.root.diagonal(dim1=1, dim2=2).log().sum(1, keepdim=True)
+            log_joint, slope, of_phi = self._evaluate(part, theta, u)
+            yield part, u, log_joint + log_weight + log_volume, slope, of_phi
+
     def information(self, theta: Tensor, effort: int = 1) -> Tensor:
-        """Return estimates of the observed information, (8, θ, θ), symmetric."""
+        """Return estimates of the observed information, symmetric: 8, or 2 equal exact ones."""
+        if self.exact:
+            rows = [
+                (self.value_and_score(theta - h)[1] - self.value_and_score(theta + h)[1])
+                / (2.0 * h.sum())
+                for h in torch.diag(_STEP * theta.abs().clamp(min=1.0))
+            ]
+            exact = torch.stack(rows)
+            return (0.5 * (exact + exact.T)).expand(2, -1, -1)
         wanted = _DRAWS * self.layout.random**2
         draws = effort * max(32, min(wanted, _DRAWS_IN_ALL // len(self._order)))
         size, family = self.layout.size, self._family
@@ -191,7 +266,12 @@ class Grouped:
         return (mean + _BLOCKS * share * (own - mean)).sum(0)
 
     def log_likelihood(self, theta: Tensor, generator: torch.Generator) -> LogLikelihood:
-        """Estimate the log-likelihood; each group is one part."""
+        """Compute or estimate the log-likelihood; each group is one part."""
+        if self.exact:
+            self.settle(theta)
+        if self.exact:
+            value = self._values(theta, self._nodes)
+            return LogLikelihood(value, value.new_zeros(len(value), 2))
         draws, found = self._many(), []
         for part in self._parts(theta, draws):
             owner = torch.arange(len(part)).repeat_interleave(_BLOCKS)
@@ -204,16 +284,25 @@ class Grouped:
 
     def effects(self, theta: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return mean and covariance of b = Λu given the data, (groups, q) and (groups, q, q)."""
-        draws, means, covariances = self._many(), [], []
-        for part in self._parts(theta, draws):
-            u, log_q = part.draw(torch.arange(len(part)), draws, self._generator)
-            log_joint, _, _ = self._evaluate(part, theta, u)
-            c = (log_joint - log_q).softmax(1)[..., None]
+        means, covariances = [], []
+        for u, log_w in self._posterior(theta):
+            c = log_w.softmax(1)[..., None]
             b = u @ self.layout.factor(theta).T
             mean = (c * b).sum(1, keepdim=True)
             means.append(mean[:, 0])
             covariances.append((c * (b - mean)).mT @ (b - mean))
         return [(torch.cat(means)[self._order], torch.cat(covariances)[self._order])]
+
+    def _posterior(self, theta: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Iterate over groups: u, (g, m, q), and log weights that give their law, (g, m)."""
+        if self.exact:
+            for _, u, log_w, _, _ in self._quadrature(theta, self._nodes):
+                yield u, log_w
+            return
+        draws = self._many()
+        for part in self._parts(theta, draws):
+            u, log_q = part.draw(torch.arange(len(part)), draws, self._generator)
+            yield u, self._evaluate(part, theta, u)[0] - log_q
 
     def length(self, step: Tensor) -> float:
         """Return how far a step of θ moves the linear predictor of a group with ‖u‖ about 2."""
@@ -223,10 +312,10 @@ class Grouped:
             for b in self._buckets
         )
 
-    def proposals(self, theta: Tensor) -> list[Proposal]:
+    def proposals(self, theta: Tensor, exact: bool = False) -> list[Proposal]:
         """Return the proposals at θ; Newton's method starts from the modes of the last call."""
         found = [
-            propose(bucket, self.layout, self._family, theta, start)
+            propose(bucket, self.layout, self._family, theta, start, exact)
             for bucket, start in zip(self._buckets, self._modes, strict=True)
         ]
         self._modes = [proposal.mode for proposal in found]
@@ -237,9 +326,9 @@ class Grouped:
         wanted = _EXACT_DRAWS * self.layout.random**2
         return max(32, min(wanted, 8 * _DRAWS_IN_ALL // len(self._order)))
 
-    def _parts(self, theta: Tensor, draws: int) -> Iterator[Proposal]:
+    def _parts(self, theta: Tensor, draws: int, exact: bool = False) -> Iterator[Proposal]:
         """Iterate over the proposals of all groups, cut so that their draws fit into memory."""
-        for proposal in self.proposals(theta):
+        for proposal in self.proposals(theta, exact):
             size = max(1, _PART // (draws * proposal.bucket.y.shape[1]))
             for which in torch.arange(len(proposal)).split(size):
                 yield proposal if len(which) == len(proposal) else proposal[which]
@@ -452,6 +541,14 @@ class Proposal(_Groups):
         log_volume = root.diagonal(dim1=1, dim2=2).log().sum(1) - q * math.log(0.375)
         log_q = -2.5 * torch.log1p(0.25 * t.square()).sum(-1)
         return u, log_q - log_volume[:, None]
+
+
+@cache
+def gauss_hermite(nodes: int, dimension: int) -> tuple[Tensor, Tensor]:
+    """Return points t, (nodes^d, d), and log weights of ∫ f(t) dt ≈ Σ_j exp(log_w_j) f(t_j)."""
+    t, w = (torch.from_numpy(values) for values in np.polynomial.hermite_e.hermegauss(nodes))
+    grid = torch.cartesian_prod(*[torch.arange(nodes)] * dimension).reshape(-1, dimension)
+    return t[grid], (w.log() + 0.5 * t.square())[grid].sum(1)
 
 
 @cache

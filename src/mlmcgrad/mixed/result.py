@@ -127,7 +127,8 @@ class Fit:
         monte_carlo_covariance: covariance of the estimate about the maximum, (θ, θ).
         certificate: a test of the estimate by independent scores; None if the search ended early.
         llf: the log-likelihood.
-        llf_se: its Monte Carlo standard error.
+        llf_se: its Monte Carlo standard error; 0 if there is none.
+        method: how the integrals over the random effects were computed.
         problem: why the search did not converge, or None.
         notes: remarks, such as rows left out or a standard deviation of 0.
         nobs: number of rows.
@@ -150,6 +151,7 @@ class Fit:
     certificate: FitCertificate | None
     llf: float
     llf_se: float
+    method: str
     problem: str | None
     notes: tuple[str, ...]
     nobs: int
@@ -597,11 +599,14 @@ def _random(fit: Fit) -> str:
 
 
 def _summary(fit: Fit) -> str:
+    error = f" ± {number(fit.llf_se, 2)}" if fit.llf_se > 0.0 else ""
+    share = 100.0 * float(fit.standard_error_noise.max())
+    noise = f", with Monte Carlo errors of at most {share:.2g} %" if share > 0.0 else ""
     lines = [
-        f"Log-likelihood {fit.llf:.3f} ± {number(fit.llf_se, 2)}, AIC {fit.aic:.2f}, "
-        f"BIC {fit.bic:.2f}; {fit.iterations} iterations",
-        "Standard errors from the observed information (Louis' identity), with Monte Carlo errors "
-        f"of at most {100.0 * float(fit.standard_error_noise.max()):.2g} %.",
+        f"Log-likelihood {fit.llf:.3f}{error}, AIC {fit.aic:.2f}, BIC {fit.bic:.2f}; "
+        f"{fit.iterations} iterations",
+        f"Integrals {fit.method}.",
+        f"Standard errors from the observed information{noise}.",
     ]
     certificate = fit.certificate
     if certificate is not None:

@@ -9,6 +9,8 @@ With S_1, S_2, … independent unbiased estimates of the score:
    mean of N scores there. If θ̄ is far from θ_0, the step is repeated from θ̄. With V the covariance
    of the scores, that of θ̄ about the maximum is I^{-1} V I^{-1} / N. The search ends when the root
    of each diagonal entry is below a given fraction of the standard error.
+   If the likelihood is known without noise, Newton's method with exact scores takes the place of
+   this: A step is halved while the likelihood falls, and the search ends at rounding.
 3. The certificate: M independent scores at θ̄, with mean S̄. They estimate the distance from θ̄ to
    the maximum by I^{-1} S̄, with the covariance I^{-1} V I^{-1} (1/M + 1/N) if θ̄ is the maximum but
    for its Monte Carlo error. As V is estimated from N + M scores, the test of this is Hotelling's.
@@ -34,7 +36,7 @@ _FLATTEST = 1e-8  # smallest eigenvalue of I, relative to the largest
 _UNCERTAIN = 3.0  # Monte Carlo errors of an eigenvalue below which it counts as 0
 _FLAT = 1e-4  # eigenvalue for which a standard error is 100 units of the search
 _FEWEST = 12  # scores in a mean, and at least twice the number of parameters
-_CERTIFYING = 16  # scores in a certificate, with the same minimum
+_CERTIFYING, _MOST_CERTIFYING = 16, 2000  # scores in a certificate, with the same minimum
 _FALSE_ALARM, _WIDEST = 1e-3, 0.2
 _LEVEL = 0.95  # of the bound that a certificate states
 _EARLY = 4  # scores after which a step that is too long is repeated
@@ -47,6 +49,9 @@ _NEAR = 0.05  # bound in standard errors that is small enough, even if the dista
 _BACK = 0.25  # of the last step, in the other direction: half as long a step is taken next
 _SHARES = (1.0, 0.5, 0.25)  # of a step away from a point that is not a maximum
 _ROUNDING = 1e-3  # standard errors below which a distance counts as rounding
+_HALVINGS, _LOST = 20, 1e-12  # of exact steps, and the relative loss that counts as rounding
+_THERE = 1e-10  # squared standard errors: an exact step that is shorter is the last one
+_FAST = 0.01  # of them left after a step: the same information serves for the next one
 _EFFORTS = (1, 4, 16, 64)  # multiples of the draws for the information
 _SOUND = 0.1  # Monte Carlo error of a standard error that is good enough for steps
 
@@ -176,6 +181,19 @@ class MarginalLikelihood(Protocol):
     def layout(self) -> Layout:
         """The layout of θ."""
 
+    exact: bool
+    """Whether all but `scores` and `adaptive` is free of noise."""
+
+    @property
+    def method(self) -> str:
+        """How the integrals are computed, in words."""
+
+    def value_and_score(self, theta: Tensor) -> tuple[float, Tensor]:
+        """Return the exact log-likelihood and its gradient, if `exact`."""
+
+    def settle(self, theta: Tensor) -> bool:
+        """Make the integrals at θ precise; return whether that changes them, or `exact`."""
+
     def scores(self, theta: Tensor, count: int) -> Tensor:
         """Return independent unbiased estimates of the score, (count, θ)."""
 
@@ -266,6 +284,16 @@ def search(
     for at in _scoring(likelihood, theta, min(iterations, _MOST_SCORING)):
         state = SearchState(state.iteration + 1, at)
         yield state
+    while likelihood.exact and state.iteration < iterations:
+        n = state.iteration
+        for found in _climb(likelihood, state.theta, iterations - n):
+            state = replace(found, iteration=n + found.averaged)
+            yield state
+        if likelihood.exact and state.information is not None and state.covariance is not None:
+            higher = _higher(likelihood, state.theta, state.information.rising)
+            if higher is None:
+                return
+            state = replace(state, theta=higher)
     at, share, before = state.theta, 1.0, torch.zeros_like(theta)
     while state.iteration < iterations:
         n = state.iteration
@@ -300,6 +328,37 @@ def _scoring(likelihood: MarginalLikelihood, theta: Tensor, most: int) -> Iterat
         yield theta
         if calm == _CALM:
             return
+
+
+def _climb(likelihood: MarginalLikelihood, theta: Tensor, most: int) -> Iterator[SearchState]:
+    """Yield Newton steps from θ with exact scores; the last one is rounding."""
+    likelihood.settle(theta)
+    information, (value, score) = None, likelihood.value_and_score(theta)
+    for n in range(1, most + 1):
+        if not likelihood.exact:
+            return
+        if information is None:
+            information = Information.at(likelihood, theta, math.inf)
+        step = _bounded(likelihood, theta, information.inverse @ score)
+        for _ in range(_HALVINGS):
+            found = likelihood.value_and_score(theta + step)
+            if found[0] >= value - _LOST * abs(value):
+                break
+            step *= 0.5
+        # The squared length in standard errors of the step, and of the next one.
+        went = float(score @ information.inverse @ score)
+        theta, (value, score) = theta + step, found
+        left = float(score @ information.inverse @ score)
+        changed = (left <= _THERE or left > _FAST * went) and likelihood.settle(theta)
+        there = left <= _THERE and not changed
+        covariance = theta.new_zeros(len(theta), len(theta)) if there else None
+        yield SearchState(0, theta, information, covariance, n)
+        if there:
+            return
+        if changed and likelihood.exact:
+            value, score = likelihood.value_and_score(theta)
+        if left > _FAST * went:
+            information = None
 
 
 def _newton(
@@ -354,17 +413,32 @@ def _covariance(rows: Tensor) -> Tensor:
 
 
 def certify(
-    likelihood: MarginalLikelihood, state: SearchState
+    likelihood: MarginalLikelihood, state: SearchState, tolerance: float
 ) -> tuple[FitCertificate, SearchState]:
-    """Test the estimate with half as many new scores; the state gets the covariance of all."""
+    """Test the estimate with new scores; the state gets the covariance of all.
+
+    They are half as many as the estimate has; an exact estimate gets as many as place it to √2
+    times the tolerance.
+    """
     assert state.information is not None
     assert state.covariance is not None
-    n, m = state.averaged, max(_CERTIFYING, 2 * len(state.theta), state.averaged // 2)
-    scores = likelihood.scores(state.theta, m)
-    freedom, d = n + m - 2, len(state.theta)
-    pooled = ((n - 1) * state.covariance + (m - 1) * _covariance(scores)) / freedom
     inverse, errors = state.information.inverse, state.information.standard_errors
     errors = torch.where(errors > 0.0, errors, 1.0)  # of what the data do not determine
+    d, n = len(state.theta), math.inf if likelihood.exact else state.averaged
+    m = max(_CERTIFYING, 2 * d, 0 if likelihood.exact else state.averaged // 2)
+    scores = likelihood.scores(state.theta, m)
+    if likelihood.exact:
+        pooled, freedom = _covariance(scores), m - 1
+        noise = float(((inverse @ pooled @ inverse).diagonal().sqrt() / errors).max())
+        more = min(math.ceil(0.5 * (noise / tolerance) ** 2), _MOST_CERTIFYING) - m
+        if more > 0:
+            scores = torch.cat([scores, likelihood.scores(state.theta, more)])
+            m = len(scores)
+            pooled, freedom = _covariance(scores), m - 1
+    else:
+        freedom = state.averaged + m - 2
+        pooled = (state.averaged - 1) * state.covariance + (m - 1) * _covariance(scores)
+        pooled = pooled / freedom
     moved = inverse @ scores.mean(0)
     # With a gaussian response some coordinates have no noise but rounding.
     rounding = torch.diag((_ROUNDING * errors).square())
@@ -379,4 +453,4 @@ def certify(
     certificate = FitCertificate(
         moved / errors, covariance.diagonal().sqrt() / errors, bound, p_value, m
     )
-    return certificate, replace(state, covariance=pooled)
+    return certificate, state if likelihood.exact else replace(state, covariance=pooled)
