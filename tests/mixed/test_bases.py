@@ -139,7 +139,7 @@ def test_weights_are_read() -> None:
 
 
 def test_a_row_with_weight_2_counts_twice() -> None:
-    """But for a gaussian response, whose variance is σ²/weight; both to the noise of the fits."""
+    """But for a gaussian response, whose variance is σ²/weight."""
     rng = np.random.default_rng(0)
     g, x = np.repeat(np.arange(30), 5), rng.standard_normal(150)
     weight = rng.integers(1, 4, 150)
@@ -149,8 +149,8 @@ def test_a_row_with_weight_2_counts_twice() -> None:
     weighted = mixed.fit(formula, data, "poisson", weights=weight.tolist())
     repeated = mixed.fit(formula, data.loc[data.index.repeat(weight)], "poisson")
     apart = (weighted.theta - repeated.theta) / repeated.parameter_covariance.diagonal().sqrt()
-    assert float(apart.abs().max()) < 0.1
-    assert weighted.llf == pytest.approx(repeated.llf, abs=0.02)
+    assert float(apart.abs().max()) < 1e-3
+    assert weighted.llf == pytest.approx(repeated.llf, abs=1e-5)
     data["y"] = eta + rng.standard_normal(150) / weight**0.5
     fit = mixed.fit(formula, data, "gaussian", weights=weight.tolist())
     assert fit.dispersion is not None
@@ -159,5 +159,5 @@ def test_a_row_with_weight_2_counts_twice() -> None:
         fit.dispersion["estimate"] ** 2 / weight
     )
     law = multivariate_normal(fit.predict(effects="none"), covariance)
-    assert fit.llf == pytest.approx(law.logpdf(data["y"]), abs=5.0 * fit.llf_se)
-    assert fit.llf_se < 0.005
+    assert fit.llf == pytest.approx(law.logpdf(data["y"]), abs=1e-6)
+    assert fit.llf_se == 0.0

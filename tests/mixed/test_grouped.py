@@ -80,10 +80,12 @@ def test_quadrature_is_exact(case: str) -> None:
     assert value == pytest.approx(exact, abs=2e-6)
     assert torch.allclose(score, exact_score(model, theta), atol=1e-4)
     found = whole.log_likelihood(at, rng())
-    assert (found.total, found.error) == (pytest.approx(value, abs=1e-9), 0.0)
+    assert found.total == pytest.approx(value, abs=1e-9)
+    assert found.error == 0.0
     assert _off_the_curvature(whole.information(at)[0], case) < 1e-4
-    u, _ = model._posterior(np.array(theta))
-    assert np.allclose(whole.effects(at)[0][0], u @ whole.layout.factor(at).numpy().T, atol=1e-4)
+    ((mean, covariance),), ((near, spread),) = whole.effects(at), likelihood(model).effects(at)
+    assert np.allclose(mean, near, atol=0.02)
+    assert np.allclose(covariance, spread, atol=0.05)
     whole._nodes = 2
     assert abs(whole.value_and_score(at)[0] - exact) > 1e-2
 
