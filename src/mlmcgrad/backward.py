@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from mlmcgrad.kernels.base import (
+    MEMORY,
     Context,
     Outcome,
     check_rows,
@@ -35,14 +36,10 @@ from mlmcgrad.kernels.base import (
     tensors_in,
 )
 from mlmcgrad.lengths import Lengths
-from mlmcgrad.measure import Measure, read
+from mlmcgrad.measure import Measure, read, ship
 
 Result = TypeVar("Result")
 
-_MEMORY = (
-    "the memory of the device does not suffice for a chunk of states, so its halves are "
-    "differentiated one by one, which costs time in every call; lower chunk"
-)
 _REMEDY = (
     "call the bare module (its `.module`) in loss and kernel, and add up the gradients of the "
     "processes by mg.distributed.reduce(parameters) or mg.distributed.Sharded; or use `surrogate`, "
@@ -117,11 +114,14 @@ class WeightedBackward:
         """The tensors that have a gradient, in the order in which autograd met them."""
         return tuple(self._sums) if self._fixed is None else self._fixed
 
-    def gradients(self, read: Callable[..., list[float]] = read) -> tuple[Tensor, ...]:
+    def gradients(
+        self, read: Callable[..., list[float]] = read, *, further: tuple[Tensor, ...] = ()
+    ) -> tuple[Tensor, ...]:
         """One tensor for each of `parameters`; refuses numbers that are not finite.
 
         Args:
             read: reads numbers from a device; `Simulation.read` reads its own with them.
+            further: gradients that were made elsewhere, to be checked with these.
 
         Raises:
             ValueError: the loss was evaluated and depends on none of the parameters.
@@ -133,13 +133,15 @@ class WeightedBackward:
             for p in self.parameters
         )
         value = torch.as_tensor(self._value, dtype=torch.float64)
-        self.value, *sizes = read(value, *_sizes(gradients))
+        sizes, more = _sizes(gradients), _sizes(further)
+        self.value, *found = read(value, *sizes, *more)
         if self._scale is None:
             check_value(self.value)
         if self.count:
             check_touched(self._fixed, self._sums)
         if self._scale is None:
-            check_gradients(gradients, sizes)
+            check_gradients(gradients, found[: len(sizes)])
+            check_gradients(further, found[len(sizes) :])
         return gradients
 
     def _fitting(
@@ -151,7 +153,7 @@ class WeightedBackward:
         except torch.OutOfMemoryError:
             if len(measure) == 1:
                 raise
-        warnings.warn(_MEMORY, RuntimeWarning, stacklevel=2)
+        warnings.warn(MEMORY, RuntimeWarning, stacklevel=2)
         middle = len(measure) // 2
         first = self._fitting(work, measure[:middle], last=False)
         return first + self._fitting(work, measure[middle:], last=last)
@@ -167,7 +169,7 @@ class WeightedBackward:
             check_rows_apart(values)
             self._outside = several and _is_older(values, begin)
         parameters = leaves(values) if self._fixed is None else self._fixed
-        c = measure.coefficient.to(_wide(values))
+        c = ship(measure.coefficient.to(_wide(values)), values.device)
         half = c.dtype != values.dtype
         # The sum itself needs no graph: its gradient in the values is c / divisor. In half
         # precision that would be 0 where there are many chains: those gradients are divided.
@@ -199,7 +201,8 @@ def weighted_loss(
     """Σ_j c_j loss(x_j) / divisor, differentiable in the parameters."""
     values = losses(loss, measure, context)
     check_rows_apart(values)
-    return (measure.coefficient.to(_wide(values)) * values).sum() / divisor
+    coefficient = ship(measure.coefficient.to(_wide(values)), values.device)
+    return (coefficient * values).sum() / divisor
 
 
 def _wide(tensor: Tensor) -> torch.dtype:

@@ -25,7 +25,8 @@ Booleans: TypeAlias = NDArray[np.bool_]
 class Measure:
     """Points with the chain they belong to and their coefficient.
 
-    The coefficients of one chain sum to 1 when all of its points are taken together.
+    The coefficients of one chain sum to 1 when all of its points are taken together. Chains and
+    coefficients that were computed on the host stay there, wherever the points are.
     """
 
     points: Tensor  # (points, *shape)
@@ -70,7 +71,17 @@ def read(*numbers: Tensor) -> list[float]:
     return found
 
 
-def chunk_size(chunk: int | None, device: torch.device) -> int:
+def fetch(*tensors: Tensor) -> list[Tensor]:
+    """Return tensors on the host, by one wait if they are on a device; integers below 2^53."""
+    if tensors[0].device.type == "cpu":
+        return list(tensors)
+    flat = torch.cat([tensor.flatten().double() for tensor in tensors]).cpu()
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    pairs = zip(parts, tensors, strict=True)
+    return [part.reshape(tensor.shape).to(tensor.dtype) for part, tensor in pairs]
+
+
+def chunk_size(chunk: int | None, device: torch.device, on_processor: int = 1024) -> int:
     """Return the rows of one pass: `chunk`, or by default as many as suit the device.
 
     On a processor few rows stay in its cache. Elsewhere each operation costs the time of its
@@ -78,7 +89,7 @@ def chunk_size(chunk: int | None, device: torch.device) -> int:
     """
     if chunk is not None:
         return chunk
-    return 1024 if device.type == "cpu" else 8192
+    return on_processor if device.type == "cpu" else 8192
 
 
 def concatenate(measures: list[Measure]) -> Measure:

@@ -25,7 +25,8 @@ def test_both_gradients_are_those_of_autograd() -> None:
         return -model.log_joint(z, y)
 
     states = States(Measure(z, owner, c), b.numpy())
-    theta, slopes, total, count = differentiate(model.log_joint, parameters, states, y, chunk=chunk)
+    sums, slopes, count = differentiate(model.log_joint, parameters, states, y, chunk=chunk)
+    theta = sums.gradients()
     losses = loss(z, y[owner])
     value = (c * losses).sum() / 3
     for a, e in zip(theta, torch.autograd.grad(value, parameters), strict=True):
@@ -33,7 +34,7 @@ def test_both_gradients_are_those_of_autograd() -> None:
     z.requires_grad_()
     (slope,) = torch.autograd.grad((b * loss(z, y[owner])).sum() / 3, z)
     assert torch.allclose(slopes, slope, rtol=1e-12, atol=1e-14)
-    assert abs(total - value.item()) < 1e-12
+    assert abs(sums.value - value.item()) < 1e-12
     # Six have a weight for θ, two of these too small a one to serve φ, and one has only φ's.
     assert count == 6 + 2 + 1
 
@@ -53,11 +54,12 @@ def test_a_weight_of_0_times_an_infinite_slope_is_0() -> None:
     for density, small, slope in ((log_joint, 0.5, 0.5), (steep, 1e-60, 1.2071)):
         c = torch.tensor([small, 1.0], dtype=torch.float64)
         states = States(Measure(z, owner, c), b)
-        (gradient,), slopes, _, _ = differentiate(density, (theta,), states, y, chunk=1)
+        sums, slopes, _ = differentiate(density, (theta,), states, y, chunk=1)
+        (gradient,) = sums.gradients()
         assert gradient.isfinite().all()
         assert torch.allclose(slopes, torch.tensor([[0.0], [0.5 * slope / 2.0]]), atol=1e-4)
     only_phi = States(Measure(z, owner, torch.tensor([0.0, 1.0]).double()), np.array([1e-60, 0.5]))
-    _, slopes, _, count = differentiate(log_joint, (theta,), only_phi, y, chunk=1)
+    _, slopes, count = differentiate(log_joint, (theta,), only_phi, y, chunk=1)
     assert torch.equal(slopes, torch.tensor([[0.0], [0.125]]))
     assert count == 1
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mlmcgrad.kernels import isir as selection
+from mlmcgrad.kernels.importance import uniforms
 from mlmcgrad.kernels.isir import Draws, choose_sampled, rao_blackwell, sampled, still_possible
 from tests.chains import rng
 from tests.statistics import mean_is
@@ -107,7 +108,7 @@ def test_the_smallest_and_the_largest_uniform_pick_no_candidate_without_weight()
 def test_the_averaged_state_at_the_end_is_drawn_by_its_law() -> None:
     """One uniform of double precision for each chain."""
     draws, weights = _draws([2] * 50, fresh=2, seed=4, spread=2.0)
-    found = rao_blackwell(draws, weights, rng(7))
+    found = rao_blackwell(draws, weights, uniforms(rng(7), len(draws.lengths)))
     assert found.law is not None
     u = torch.rand(50, dtype=torch.float64, generator=rng(7))
     for chain, law in enumerate(found.law.reshape(50, -1)):
@@ -117,7 +118,7 @@ def test_the_averaged_state_at_the_end_is_drawn_by_its_law() -> None:
 
 def test_a_state_that_was_drawn_goes_on_with_certainty() -> None:
     draws, weights = _draws([2, 3, 3], fresh=2, seed=4, spread=2.0)
-    found = sampled(draws, weights, rng())
+    found = sampled(draws, weights, uniforms(rng(), 2, len(draws.chain)))
     held, law = still_possible(draws, found, 2)
     assert torch.equal(held[:, 0], found.kept[1:])
     assert (law.tolist(), law.dtype) == ([[1.0], [1.0]], torch.float64)
@@ -129,7 +130,7 @@ def test_rao_blackwell_is_design_s_formula(
 ) -> None:
     """p'(old j) = p(j) w_j/(w_j+S),  p'(new j) = w_j Σ_s p(s)/(w_s+S), in plain Python."""
     draws, weights = _draws(lengths, fresh, seed, spread)
-    found = rao_blackwell(draws, weights, rng())
+    found = rao_blackwell(draws, weights, uniforms(rng(), len(draws.lengths)))
     for one, where, (weight,) in _chains(draws, weights):
         w = [math.exp(v) for v in one.log_w.tolist()]
         law, coefficient = [1.0], [0.0] * len(w)
@@ -151,14 +152,14 @@ def test_rao_blackwell_is_the_mean_of_sampled() -> None:
     one, weights = _draws([5], fresh=2, seed=3, spread=1.5)
     many = 20_000
     copies = Draws(one.log_w.repeat(many), one.lengths.repeat(many), one.fresh)
-    drawn = sampled(copies, weights.repeat(many), rng(1))
-    exact = rao_blackwell(one, weights, rng(2))
+    drawn = sampled(copies, weights.repeat(many), uniforms(rng(1), 2, len(copies.chain)))
+    exact = rao_blackwell(one, weights, uniforms(rng(2), len(one.lengths)))
     coefficients = drawn.coefficient.reshape(many, -1)
     assert mean_is(coefficients, exact.coefficient)
     # The state kept at the end has the law of the last step, in both.
     last = torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0], dtype=torch.float64)
-    law = rao_blackwell(one, last, rng(2)).coefficient
-    averaged = rao_blackwell(copies, last.repeat(many), rng(3))
+    law = rao_blackwell(one, last, uniforms(rng(2), len(one.lengths))).coefficient
+    averaged = rao_blackwell(copies, last.repeat(many), uniforms(rng(3), len(copies.lengths)))
     often = law * many > 20.0  # rarer ones are too few for a normal approximation
     one_hot = torch.eye(11, dtype=torch.float64)
     for kept in (drawn.kept, averaged.kept):

@@ -57,7 +57,7 @@ from mlmcgrad.kernels.base import (
 )
 from mlmcgrad.kernels.importance import Blocks, block_weights, shares, usable
 from mlmcgrad.lengths import Lengths
-from mlmcgrad.measure import Measure, chunk_size, chunks
+from mlmcgrad.measure import Measure, chunk_size, chunks, ship
 
 FEWEST = 12  # simulations of the longest length, the minimum for a variance
 _OFTEN = 200  # simulations, the minimum for a kurtosis
@@ -205,7 +205,7 @@ class Simulator:
                 "the loss is NaN or infinite at a simulated state; check it on the states that the "
                 "kernel can reach, or restrict the support of log_density"
             )
-        return some.coefficient.to(values.dtype) * values
+        return ship(some.coefficient.to(values.dtype), values.device) * values
 
 
 @dataclass(frozen=True)
@@ -430,7 +430,7 @@ def _importance(source: Simulator, level: int) -> tuple[Tensor, float, float, fl
     owner = torch.arange(count).repeat_interleave(2**level * kernel.candidates)
     with torch.no_grad():
         states, log_weights = kernel.fresh(source.context, owner, source.generator)
-    log_w, _ = usable(torch.cat(log_weights).reshape(-1, kernel.candidates))
+    log_w, _ = usable(torch.cat(log_weights).cpu().reshape(-1, kernel.candidates))
     log_sum, share = shares(log_w)
     z, blocks = torch.cat(states), Blocks.of(np.full(count, 2**level))
     averages = []

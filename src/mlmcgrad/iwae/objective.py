@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad._checks import non_negative, whole
-from mlmcgrad.backward import Estimate, WeightedBackward, accumulate, check_gradients, refused
+from mlmcgrad.backward import Estimate, WeightedBackward, accumulate, refused
 from mlmcgrad.estimators import MLMC, Average, Estimator, MLMCSum, check_budget
 from mlmcgrad.iwae import proposal
 from mlmcgrad.iwae.networks import HiddenVariableModel
@@ -49,11 +49,20 @@ from mlmcgrad.iwae.proposal import (
     encoder_gradient,
     summarize_weights,
 )
-from mlmcgrad.kernels import ISIR, MALA, RWMH, Importance, Kernel, Outcome, Simulation
+from mlmcgrad.kernels import ISIR, MALA, RWMH, Importance, Kernel, Simulation
 from mlmcgrad.kernels.importance import QUIET
 from mlmcgrad.lengths import Lengths, check_lengths
 from mlmcgrad.levels import Assignment
-from mlmcgrad.measure import Measure, certainty, concatenate, thin, uniforms
+from mlmcgrad.measure import (
+    Measure,
+    certainty,
+    chunk_size,
+    concatenate,
+    fetch,
+    ship,
+    thin,
+    uniforms,
+)
 from mlmcgrad.schedules import Schedule
 from mlmcgrad.store import Remembered
 
@@ -61,6 +70,8 @@ Method: TypeAlias = Literal["iwae", "br", "mlmc"]
 KernelName: TypeAlias = Literal["isir", "importance", "mala", "rwmh"]
 MultilevelName: TypeAlias = Literal["single", "sum"]
 
+# States in one pass of the decoder on a processor: more of them leave its cache.
+_CHUNK = 256
 # b/c is used below this ratio; in float32 a larger one could amplify an underflow.
 _LARGEST_RATIO = 1e6
 
@@ -104,7 +115,8 @@ class Objective:
         step_size: of `mala` and `rwmh`.
         thinning: a state whose coefficient is below this fraction of the weight of a step is
             dropped at random, without changing the expectation; 0 keeps every state.
-        chunk: states in one pass of the decoder: it bounds the memory.
+        chunk: states in one pass of the decoder: it bounds the memory. By default 256 on a
+            processor and 8192 on other devices.
     """
 
     model: HiddenVariableModel
@@ -120,7 +132,7 @@ class Objective:
     kernel: KernelName = field(default="isir", kw_only=True)
     step_size: float = field(default=0.01, kw_only=True)
     thinning: float = field(default=0.1, kw_only=True)
-    chunk: int = field(default=256, kw_only=True)
+    chunk: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         for name, value, kind in (
@@ -175,7 +187,7 @@ class Objective:
         return self._proposing(self.model.log_weight, self.model.propose, self.chunk)
 
     def _proposing(
-        self, log_weight: Callable[..., Tensor], propose: Callable[..., Tensor], chunk: int
+        self, log_weight: Callable[..., Tensor], propose: Callable[..., Tensor], chunk: int | None
     ) -> ISIR | Importance:
         """Return the kernel on draws of q; for MALA and RWMH, it weights the draws of φ."""
         if self.kernel != "isir" or self.candidates == 1:  # the ELBO: the draw itself
@@ -234,21 +246,21 @@ class Objective:
         if lengths is None:
             lengths = self.draw_lengths(len(y), n, generator)
         check_lengths(len(y), lengths)
-        states, summary, outcome = self._simulate(y, fixed, x0, lengths, generator)
-        total = np.bincount(states.theta.owner.cpu().numpy(), states.phi, len(y)).astype(float)
+        states, summary, simulation = self._simulate(y, fixed, x0, lengths, generator)
+        total = np.bincount(states.theta.owner.numpy(), states.phi, len(y)).astype(float)
         states = thin_states(states, lengths, self.thinning, generator, by_block=self._by_block)
         theta = tuple(self.model.decoder.parameters())
         phi = self.parameters[len(theta) :]
-        gradient, slopes, value, count = differentiate(
-            self.model.log_joint, theta, states, y, chunk=self.chunk
-        )
+        chunk = chunk_size(self.chunk, y.device, _CHUNK)
+        both, slopes, count = differentiate(self.model.log_joint, theta, states, y, chunk=chunk)
         of_q = encoder_gradient(self.encoder, states, slopes, total, fixed)
         of_phi = torch.autograd.grad(q, phi, of_q)
-        check_gradients(of_phi)
+        gradient = both.gradients(simulation.read, further=of_phi)
+        outcome = simulation.ended
         # The draws of φ are part of the chain, unless the kernel does not use them.
         extra = len(y) * self.candidates if self._separate else 0
         estimate = Estimate.of(
-            lengths, outcome, value=value, loss_evaluations=count, parameters=theta
+            lengths, outcome, value=both.value, loss_evaluations=count, parameters=theta
         )
         return (*gradient, *of_phi), ObjectiveInfo(
             estimate=estimate, evaluations=outcome.evaluations + extra, **summary
@@ -261,29 +273,34 @@ class Objective:
         x0: Tensor | Remembered | None,
         lengths: Lengths,
         generator: torch.Generator,
-    ) -> tuple[States, dict[str, float], Outcome]:
+    ) -> tuple[States, dict[str, float], Simulation[Any]]:
         """Run the chains, and return their states with the weights in both gradients."""
-        context = proposal.context(self.model.log_joint, y, q, self.chunk)
+        chunk = chunk_size(self.chunk, y.device, _CHUNK)
+        context = proposal.context(self.model.log_joint, y, q, chunk)
         start, blocks = None, lengths
         if self._separate:  # the draws of φ, before the chains
             blocks = Average(1).draw(len(y), None, generator)
         elif x0 is not None:
             start = complete(x0, proposal.propose(len(y), *context, generator=generator))
-        simulation = Simulation(self._batched.parts(start, context, blocks, generator))
-        parts, outcome = list(simulation), simulation.outcome
+        simulation: Simulation[Any] = Simulation(
+            self._batched.parts(start, context, blocks, generator)
+        )
+        parts = list(simulation)
         summary = summarize_weights([part.first for part in parts])
         measure = concatenate([part.measure for part in parts])
-        phi = draw_weights(self.encoder, torch.cat([part.share for part in parts]).cpu().numpy())
+        phi = draw_weights(self.encoder, torch.cat([part.share for part in parts]).numpy())
         if self._separate:
             first = measure.points[:: self.candidates]
             start = first if x0 is None else complete(x0, first)
-            chains = Simulation(self.sampler.run(start, (y,), lengths, generator))
+            simulation = Simulation(self.sampler.run(start, (y,), lengths, generator))
+            chains = concatenate(list(simulation))
+            chains = Measure(chains.points, *fetch(*chains.parts[1:]))
             unused = Measure(*measure.parts[:2], torch.zeros_like(measure.coefficient))
-            measure, outcome = concatenate([*chains, unused]), chains.outcome
+            measure = concatenate([chains, unused])
             phi = np.concatenate([np.zeros(len(measure) - len(phi)), phi])
         elif self._by_block:  # the mean over the blocks of a datum
-            phi = (torch.from_numpy(phi) / lengths.longest[measure.owner.cpu()]).numpy()
-        return States(measure, phi), summary, outcome
+            phi = (torch.from_numpy(phi) / lengths.longest[measure.owner]).numpy()
+        return States(measure, phi), summary, simulation
 
     @property
     def _separate(self) -> bool:
@@ -314,7 +331,7 @@ def thin_states(
         generator: source of the randomness.
         by_block: whether the states are blocks of importance sampling.
     """
-    owner, c = (t.cpu().numpy() for t in states.theta.parts[1:])
+    owner, c = (t.numpy() for t in states.theta.parts[1:])
     largest, blocks = lengths.largest_step_weight.numpy(), np.ones(len(lengths.levels))
     if by_block:
         largest, blocks = np.zeros(len(lengths.levels)), lengths.longest.numpy()
@@ -333,7 +350,7 @@ def differentiate(
     y: Tensor,
     *,
     chunk: int,
-) -> tuple[tuple[Tensor, ...], Tensor, float, int]:
+) -> tuple[WeightedBackward, Tensor, int]:
     """Differentiate the loss at all states for θ and φ, mean over the data, in chunks.
 
     Args:
@@ -344,38 +361,36 @@ def differentiate(
         chunk: states in one backward pass.
 
     Returns:
-        Σ_j c_j ∇_θ ℓ_j; the slopes b_j ∂ℓ_j/∂z_j, (points, latent); Σ_j c_j ℓ_j; and the number of
-        differentiated states.
+        The sums Σ_j c_j ∇_θ ℓ_j and Σ_j c_j ℓ_j, not read yet; the slopes b_j ∂ℓ_j/∂z_j,
+        (points, latent); and the number of differentiated states.
     """
-    points, owner, coefficient = states.theta.parts
-    c, b = coefficient.cpu(), torch.from_numpy(states.phi)  # on the host
+    points, owner, c = states.theta.parts
+    b = torch.from_numpy(states.phi)
     of_theta, of_phi = ((weight / -len(y)).to(points.dtype) for weight in (c, b))
     slopes = torch.zeros_like(points)
 
-    def add(total: WeightedBackward, weight: Tensor, rows: Tensor | slice) -> Tensor:
-        measure = Measure(points, owner, weight.to(points.device))[rows]
+    def add(total: WeightedBackward, weight: Tensor, where: Tensor) -> None:
+        rows = slice(None) if where.all() else where.nonzero()[:, 0]
+        measure = Measure(points, owner, weight)[rows]
         pieces = zip(*(tensor.split(chunk) for tensor in measure.parts), strict=True)
-        return torch.cat([total.add_with_slopes(Measure(*piece)) for piece in pieces])
+        found = torch.cat([total.add_with_slopes(Measure(*piece)) for piece in pieces])
+        if isinstance(rows, Tensor):
+            slopes.index_copy_(0, ship(rows, slopes.device), found)
+        else:
+            slopes.copy_(found)
 
     both = WeightedBackward(log_joint, (y,), divisor=1, parameters=parameters)
     # Weights that underflow in the precision of the loss are 0: times an infinite slope, NaN.
     used = of_theta != 0.0
     if used.any():
-        rows = _rows(used)
-        slopes[rows] = add(both, of_theta, rows)
+        add(both, of_theta, used)
     served = b <= _LARGEST_RATIO * c.abs()  # φ, by the pass of θ
-    ratio = torch.where(served & used, b / c, 0.0).to(slopes)[:, None]
+    ratio = ship(torch.where(served & used, b / c, 0.0).to(slopes.dtype), slopes.device)[:, None]
     slopes = torch.where(ratio != 0.0, slopes * ratio, 0.0)
     count = both.count
     alone = ~served & (of_phi != 0.0)
     if alone.any():
         only_phi = WeightedBackward(log_joint, (y,), divisor=1, parameters=())
-        rows = _rows(alone)
-        slopes[rows] = add(only_phi, of_phi, rows)
+        add(only_phi, of_phi, alone)
         count += only_phi.count
-    return both.gradients(), slopes, both.value, count
-
-
-def _rows(where: Tensor) -> Tensor | slice:
-    """Return an index of the entries that are True."""
-    return slice(None) if where.all() else where.nonzero()[:, 0]
+    return both, slopes, count

@@ -46,7 +46,7 @@ from torch import Tensor
 
 from mlmcgrad.kernels.base import Context
 from mlmcgrad.kernels.importance import QUIET, FirstWeights
-from mlmcgrad.measure import Floats, Measure, pick
+from mlmcgrad.measure import Floats, Measure, pick, ship
 from mlmcgrad.store import Remembered
 
 # Rows that are drawn at once.
@@ -145,7 +145,7 @@ class Posterior(NamedTuple):
 class States:
     """States of the simulations with their weights in both gradients."""
 
-    theta: Measure  # states, their data and c_j
+    theta: Measure  # states, their data and c_j, these two on the host
     phi: Floats  # (points,): b_j, on the host
 
 
@@ -183,7 +183,8 @@ def from_draws(
     kind: EncoderGradient, states: States, slopes: Tensor, total: Floats, q: Posterior
 ) -> Posterior:
     """Return the gradient of −Σ b_ℓ log w_ℓ, for the arguments of `encoder_gradient`."""
-    points, owner = states.theta.points, states.theta.owner
+    points = states.theta.points
+    owner = ship(states.theta.owner, points.device)
     moved = points - pick(q.mean, owner)
     if kind in ("dreg", "stl"):  # log q only through z
         column = _column(torch.from_numpy(states.phi), q)
@@ -198,12 +199,13 @@ def from_states(kind: EncoderGradient, states: Measure, q: Posterior) -> Posteri
     column = _column(states.coefficient, q)
     if kind == "mixed":
         column = column / 2.0
-    inverse = pick((-q.log_scale).exp(), states.owner)
-    scaled = (states.points - pick(q.mean, states.owner)) * inverse  # ε
+    owner = ship(states.owner, states.points.device)
+    inverse = pick((-q.log_scale).exp(), owner)
+    scaled = (states.points - pick(q.mean, owner)) * inverse  # ε
     of_mean = -column * scaled * inverse
-    return q.sum_by_datum(states.owner, of_mean, column - column * scaled.square())
+    return q.sum_by_datum(owner, of_mean, column - column * scaled.square())
 
 
 def _column(weight: Tensor, q: Posterior) -> Tensor:
     """Return weights in a mean over the batch, as a column."""
-    return (weight / len(q.mean)).to(q.mean)[:, None]
+    return ship((weight / len(q.mean)).to(q.mean.dtype), q.mean.device)[:, None]

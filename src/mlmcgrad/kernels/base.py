@@ -161,6 +161,8 @@ def tensors_in(context: Any) -> list[Tensor]:
 
 def take(context: Context, rows: Tensor | slice) -> Context:
     """Return the rows of every tensor in the context; whatever is not a tensor stays."""
+    if isinstance(rows, Tensor):  # sent to a device once
+        rows = next((ship(rows, tensor.device) for tensor in tensors_in(context)), rows)
     return map_tensors(lambda tensor: pick(tensor, rows), context)
 
 
@@ -299,6 +301,10 @@ def graph_nodes(values: Tensor) -> Iterator[Any]:
                 seen.add(following)
                 todo.append(following)
 
+MEMORY = (
+    "the memory of the device does not suffice for a chunk of states, so its halves are "
+    "computed one by one, which costs time in every call; lower chunk"
+)
 
 S = TypeVar("S", bound="tuple[Tensor, ...]")
 

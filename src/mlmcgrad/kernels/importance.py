@@ -29,6 +29,7 @@ w = π/q.
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ from torch import Tensor
 
 from mlmcgrad._checks import whole
 from mlmcgrad.kernels.base import (
+    MEMORY,
     Context,
     Outcome,
     Pieces,
@@ -53,7 +55,7 @@ from mlmcgrad.kernels.base import (
     transform,
 )
 from mlmcgrad.lengths import Lengths
-from mlmcgrad.measure import Floats, Integers, Measure, pick
+from mlmcgrad.measure import Floats, Integers, Measure, chunk_size, fetch, pick
 from mlmcgrad.store import Remembered
 
 # Draws that are in memory at once. Where one simulation alone has more, only weights are kept.
@@ -87,11 +89,12 @@ class ProposingKernel(ABC):
     log_weight: Callable[..., Tensor]
     propose: Callable[..., Tensor]
     candidates: int
-    chunk: int = field(default=1024, kw_only=True)
+    chunk: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         whole(self.candidates, "candidates")
-        whole(self.chunk, "chunk")
+        if self.chunk is not None:
+            whole(self.chunk, "chunk")
 
     def chains(self, x0: Start, context: Context) -> int:
         """Return one for each row of x0, or for x0=None of the first tensor in the context."""
@@ -135,16 +138,27 @@ class ProposingKernel(ABC):
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Make draws for these rows, and weight them, chunk by chunk."""
         states, log_weights = [], []
-        for who in owner.split(self.chunk) if len(owner) else ():
+        size = chunk_size(self.chunk, generator.device)
+        for who in owner.split(size) if len(owner) else ():
             rows = take(context, who)
             states.append(self.draw(rows, len(who), generator))
             log_weights.append(self.weigh(states[-1], rows))
         return states, log_weights
 
     def weigh(self, z: Tensor, context: Context) -> Tensor:
-        """Return log weights in float64, (rows,)."""
+        """Return log weights in float64, (rows,); by halves where the memory does not suffice."""
         version = z._version
-        log_w = self.log_weight(z, *context)
+        try:
+            log_w = self.log_weight(z, *context)
+        except torch.OutOfMemoryError:
+            if len(z) == 1:
+                raise
+            log_w = None
+        if log_w is None:  # after the exception has let go of the memory
+            warnings.warn(MEMORY, RuntimeWarning, stacklevel=2)
+            middle = len(z) // 2
+            parts = slice(None, middle), slice(middle, None)
+            return torch.cat([self.weigh(z[part], take(context, part)) for part in parts])
         check_rows("log_weight", log_w, z)
         check_unchanged("log_weight", z, version)
         return log_w.double()
@@ -162,8 +176,8 @@ class ProposingKernel(ABC):
 
 @QUIET
 def usable(log_w: Tensor) -> tuple[Floats, int]:
-    """Log weights with −∞ for those that are NaN or +∞, on the host, and how many these are."""
-    values: Floats = log_w.cpu().numpy()
+    """Log weights with −∞ for those that are NaN or +∞, and how many these are."""
+    values: Floats = log_w.numpy()
     if values.max() < np.inf:  # which a NaN is not
         return values, 0
     bad = ~(values < np.inf)
@@ -210,10 +224,8 @@ def shares(log_w: Floats) -> tuple[Floats, Floats]:
 
 
 def uniforms(generator: torch.Generator, *shape: int) -> Tensor:
-    """Draw uniforms in double precision, on the host."""
-    return torch.rand(
-        shape, dtype=torch.float64, device=generator.device, generator=generator
-    ).cpu()
+    """Draw uniforms in double precision."""
+    return torch.rand(shape, dtype=torch.float64, device=generator.device, generator=generator)
 
 
 @final
@@ -227,7 +239,8 @@ class Importance(ProposingKernel):
         propose: `propose(rows, *context, generator=generator) -> z` makes one draw of q for each
             of `rows` rows; tensors in the context have that many rows, one for each draw.
         candidates: k ≥ 1, the draws of a block.
-        chunk: rows that are drawn and weighed in one call: it bounds the memory.
+        chunk: rows that are drawn and weighted in one call: it bounds the memory. By default 1024
+            on a processor and 8192 on other devices.
 
     Nothing is carried from block to block, so there is no state to start from: x0 is None.
     `Estimate.last` is one draw of each simulation, chosen by its weight, and the acceptance is 1.
@@ -270,13 +283,13 @@ class Importance(ProposingKernel):
             blocks = Blocks.of(longest[chains])
             owner = torch.from_numpy(chains.repeat(self.candidates * longest[chains]))
             weights, pieces = self._draw(context, owner, generator)
+            weights, uniform = fetch(weights, uniforms(generator, len(chains)))
             log_w, bad = usable(weights.reshape(-1, self.candidates))
             log_sum, share = shares(log_w)
             part = lengths.select(torch.from_numpy(chains))
             weight, total = block_weights(log_sum, blocks, part)
             check_alive(total, chains, "every draw")
-            u = uniforms(generator, len(chains)).numpy()
-            chosen = choose(log_sum, share, blocks, total, u)
+            chosen = choose(log_sum, share, blocks, total, uniform.numpy())
             evaluations, invalid = evaluations + log_w.size, invalid + bad
             first = FirstWeights(log_sum[blocks.first], share[blocks.first])
             collapsed += count_collapsed(first.share)
@@ -287,7 +300,7 @@ class Importance(ProposingKernel):
                 here = chosen[(chosen >= begin) & (chosen < end)] - begin
                 if len(here):
                     last.append(pick(z, torch.from_numpy(here)))
-                who, c, within = (t[begin:end].to(z.device) for t in (owner, coefficient, flat))
+                who, c, within = (t[begin:end] for t in (owner, coefficient, flat))
                 yield WeightedPiece(Measure(z, who, c), within, first)
                 begin, first = end, FirstWeights(first.log_sum[:0], first.share[:0])
         return Outcome(torch.cat(last), evaluations, float(longest.sum()), invalid, collapsed)
@@ -311,10 +324,11 @@ class Importance(ProposingKernel):
             return torch.cat(log_weights), (torch.cat(states),)
         replay = torch.Generator(generator.device)
         replay.set_state(generator.get_state())
-        parts = owner.split(self.chunk)
+        size = chunk_size(self.chunk, generator.device)
+        parts = owner.split(size)
         # One piece of memory: small ones between large ones would leave holes.
         log_w = torch.empty(len(owner), dtype=torch.float64, device=generator.device)
-        for rows, out in zip(parts, log_w.split(self.chunk), strict=True):
+        for rows, out in zip(parts, log_w.split(size), strict=True):
             out.copy_(self.fresh(context, rows, generator)[1][0])
         return log_w, (self.draw(take(context, rows), len(rows), replay) for rows in parts)
 

@@ -43,6 +43,7 @@ from torch import Tensor
 from mlmcgrad._checks import whole
 from mlmcgrad.kernels.base import Context, Outcome, Start, described, take
 from mlmcgrad.kernels.importance import (
+    QUIET,
     FirstWeights,
     ProposingKernel,
     WeightedPiece,
@@ -53,7 +54,7 @@ from mlmcgrad.kernels.importance import (
     usable,
 )
 from mlmcgrad.lengths import Lengths
-from mlmcgrad.measure import Floats, Measure, pick
+from mlmcgrad.measure import Floats, Measure, chunk_size, fetch, pick, ship
 from mlmcgrad.store import Remembered
 
 # Draws of one part of the chains: enough to make the cost of a part vanish. Averaging has a cost
@@ -62,6 +63,9 @@ _PART_DRAWS = 2**16
 _AVERAGED_STEPS = 128
 # Steps of at most this many chains are made one by one: a call of NumPy takes as long as sixteen.
 _FEW = 16
+# The logarithm of a sum of weights that are all 0: less than any other, but no infinity, from which
+# that of a draw without weight could not be subtracted.
+_NOTHING = -1e300
 # A draw that is kept with a smaller probability is forgotten between two parts of a chain.
 _NEGLIGIBLE = 2.0**-64
 
@@ -80,7 +84,8 @@ class ISIR(ProposingKernel):
         rao_blackwell: replace the random choice of the kept state by its exact conditional law
             given the draws. Same expectation, less variance, no further evaluation of
             `log_weight`, but more arithmetic.
-        chunk: rows that are drawn and weighed in one call: it bounds the memory.
+        chunk: rows that are drawn and weighted in one call: it bounds the memory. By default 1024
+            on a processor and 8192 on other devices.
 
     `x0=None` starts every chain with a draw of q, so that the first step has k independent draws;
     x0 may also be states, or `store.start(rows)` of a `Store`: rows without a state start with a
@@ -95,7 +100,8 @@ class ISIR(ProposingKernel):
 
     def __post_init__(self) -> None:
         whole(self.candidates, "candidates", 2)
-        whole(self.chunk, "chunk")
+        if self.chunk is not None:
+            whole(self.chunk, "chunk")
 
     def parts(
         self, x0: Start, context: Context, lengths: Lengths, generator: torch.Generator
@@ -117,27 +123,25 @@ class ISIR(ProposingKernel):
                 running = lengths.longest > begin
                 lengths, order = lengths.select(running), order[running]
             steps = lengths.longest.clamp(max=end) - begin
-            draws, z, owner, bad = self._draw(start, law, context, order, steps, generator)
+            draws, z, owner, u, bad = self._draw(start, law, context, order, steps, generator)
             share, began = np.zeros(len(owner)), first
             if begin == 0:
                 began, collapsed = _first_block(draws, order, kept, share)
                 last = torch.empty_like(z[: len(order)])
-            selection = select(draws, lengths.flat(begin + 1, end), generator)
+            selection = select(draws, lengths.flat(begin + 1, end), u)
             coefficient = selection.coefficient
             if begin > 0:
                 coefficient[draws.first[:, None] + torch.arange(draws.starts)] += carried
             evaluations += len(owner) - carried.numel()
             moves, invalid = moves + selection.moves, invalid + bad
             ended = int((lengths.longest <= end).sum())  # the shortest come first
-            last[order[:ended]] = pick(z, selection.kept[:ended])
+            last.index_copy_(0, ship(order[:ended], z.device), pick(z, selection.kept[:ended]))
             if ended < len(order):
                 held, law = still_possible(draws, selection, len(order) - ended)
-                start = z[held], draws.log_w[held]
+                start = pick(z, held.flatten()).unflatten(0, held.shape), draws.log_w[held]
                 # A draw that goes on is not in the measure yet: it would be paid for twice.
                 carried, coefficient[held] = coefficient[held], 0.0
-            owner, coefficient = owner.to(z.device), coefficient.to(z.device)
-            within = torch.from_numpy(share).to(z.device)
-            yield WeightedPiece(Measure(z, owner, coefficient), within, began)
+            yield WeightedPiece(Measure(z, owner, coefficient), torch.from_numpy(share), began)
         return Outcome(last, evaluations, moves, invalid, collapsed)
 
     def _parts(self, lengths: Tensor) -> Iterator[tuple[int, int]]:
@@ -159,12 +163,12 @@ class ISIR(ProposingKernel):
         chains: Tensor,
         steps: Tensor,
         generator: torch.Generator,
-    ) -> tuple[Draws, Tensor, Tensor, int]:
+    ) -> tuple[Draws, Tensor, Tensor, Tensor, int]:
         """All candidates of steps of these chains, which begin with those given in `start`.
 
         Returns:
-            Their weights; the candidates, (draws, *shape); the chain of each, (draws,); and how
-            many weights were NaN or +∞.
+            Their weights; the candidates, (draws, *shape); the chain of each, (draws,); the
+            uniforms of the selection; and how many weights were NaN or +∞.
         """
         starts = 1 if law is None else law.shape[1]
         counts = starts + (self.candidates - 1) * steps
@@ -180,9 +184,11 @@ class ISIR(ProposingKernel):
             z, log_w = (
                 _insert(*each, given) for each in zip((states, weights), start, strict=True)
             )
+        size = (len(steps),) if self.rao_blackwell else (2, int(steps.sum()))
+        log_w, u = fetch(log_w, uniforms(generator, *size))
         usual, bad = usable(log_w)
         draws = Draws(torch.from_numpy(usual), steps, self.candidates - 1, law)
-        return draws, z, owner, bad
+        return draws, z, owner, u, bad
 
     @torch.no_grad()
     def _start(
@@ -192,22 +198,23 @@ class ISIR(ProposingKernel):
         if x0 is None:
             return None
         states = self._complete(x0, context, generator) if isinstance(x0, Remembered) else x0
-        z = states.detach()[chains]
+        z = pick(states.detach(), chains)
+        size = chunk_size(self.chunk, z.device)
         pieces = [
-            self.weigh(z[b : b + self.chunk], take(context, chains[b : b + self.chunk]))
-            for b in range(0, len(z), self.chunk)
+            self.weigh(part, take(context, who))
+            for part, who in zip(z.split(size), chains.split(size), strict=True)
         ]
         return z[:, None], torch.cat(pieces)[:, None]
 
     def _complete(self, x0: Remembered, context: Context, generator: torch.Generator) -> Tensor:
         """The states of a store, and draws of q where it has none."""
-        new = (~x0.known).nonzero()[:, 0]
+        known = x0.known.cpu()
+        new = (~known).nonzero()[:, 0]
         if not len(new):
             return x0.points
-        drawn = [
-            self.draw(take(context, who), len(who), generator) for who in new.split(self.chunk)
-        ]
-        return _insert(drawn, x0.points[x0.known][:, None], x0.known)
+        size = chunk_size(self.chunk, generator.device)
+        drawn = [self.draw(take(context, who), len(who), generator) for who in new.split(size)]
+        return _insert(drawn, pick(x0.points, known.nonzero()[:, 0])[:, None], known)
 
 
 def _insert(chunks: list[Tensor], start: Tensor, where: Tensor) -> Tensor:
@@ -221,10 +228,10 @@ def _insert(chunks: list[Tensor], start: Tensor, where: Tensor) -> Tensor:
             f"x0 must look like a draw of propose, {described(drawn[0])} for each chain, got "
             f"{described(start[0])}"
         )
-    given = where.cpu().numpy()
+    given = where.numpy()
     order = np.empty(len(given), dtype=np.int64)
     order[given], order[~given] = np.arange(len(start)), len(start) + np.arange(len(drawn))
-    return pick(torch.cat([start.to(drawn.device), drawn]), torch.from_numpy(order))
+    return pick(torch.cat([ship(start, drawn.device), drawn]), torch.from_numpy(order))
 
 
 def _first_block(
@@ -303,16 +310,15 @@ class Selection(NamedTuple):
     law: Tensor | None = None  # (draws,) float64: of the state kept at the end; None: it is `kept`
 
 
-def sampled(draws: Draws, weights: Tensor, generator: torch.Generator) -> Selection:
+def sampled(draws: Draws, weights: Tensor, u: Tensor) -> Selection:
     """Selection with a random choice of the kept state (Algorithm 3 of the paper).
 
     Args:
         draws: the candidates, with one starting state for each chain.
         weights: weight of each step in the estimator, (blocks,) float64.
-        generator: source of the randomness: two uniforms for each step.
+        u: two uniforms for each step, (2, blocks).
     """
-    choice, leave = uniforms(generator, 2, len(weights))
-    return choose_sampled(draws, weights, choice, leave)[0]
+    return choose_sampled(draws, weights, *u)[0]
 
 
 def choose_sampled(
@@ -379,61 +385,45 @@ def _follow(draws: Draws, bar: Tensor, candidate: Tensor) -> tuple[Tensor, Tenso
     return torch.from_numpy(holder), torch.from_numpy(np.concatenate([*ended, state]))
 
 
-def rao_blackwell(draws: Draws, weights: Tensor, generator: torch.Generator) -> Selection:
+@QUIET
+def rao_blackwell(draws: Draws, weights: Tensor, u: Tensor) -> Selection:
     """Selection averaged over the random choices: carries the law of the kept state.
 
     Args:
         draws: the candidates.
         weights: weight of each step in the estimator, (blocks,) float64.
-        generator: source of the randomness for the state at the end; the coefficients take none.
+        u: a uniform for each chain, (chains,): it chooses the state at the end, and has no part in
+            the coefficients.
     """
-    coefficients, laws, kept, moves, begin, block, chain = [], [], [], 0.0, 0, 0, 0
-    known = draws.log_w.new_ones(len(draws.lengths), 1) if draws.law is None else draws.law
-    for length, chains in zip(
-        *(n.tolist() for n in draws.lengths.unique(return_counts=True)), strict=True
-    ):
-        # Chains of equal length are a rectangle.
-        m, steps = draws.starts + length * draws.fresh, length * chains
-        log_w = draws.log_w[begin : begin + chains * m].reshape(chains, m)
-        weight = weights[block : block + steps].reshape(chains, length)
-        law, coefficient, moved = _averaged(log_w, known[chain : chain + chains], weight)
-        u = uniforms(generator, chains)
-        coefficients.append(coefficient.flatten())
-        laws.append(law.flatten())
-        kept.append(_pick(law, u))
-        begin, block, chain = begin + chains * m, block + steps, chain + chains
-        moves += moved
-    kept_at = draws.first + torch.cat(kept)
-    return Selection(torch.cat(coefficients), kept_at, moves, torch.cat(laws))
-
-
-def _averaged(log_w: Tensor, start: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, float]:
-    """Law of the kept state at the end, coefficients, (chains, m) both, and expected moves.
-
-    Args:
-        log_w: log weights of chains of t steps, (chains, m) with m = starts + t(k−1).
-        start: law of the kept state at the start, (chains, starts).
-        weights: weight of each step, (chains, t).
-    """
-    (chains, steps), starts = weights.shape, start.shape[1]
-    new = log_w[:, starts:].reshape(chains, steps, -1)
-    log_sum, fresh = new.logsumexp(-1), new.shape[2]
-    share = torch.where(log_sum[..., None] > -torch.inf, new.softmax(-1), 0.0)
-    law = torch.zeros_like(log_w)
-    law[:, :starts] = start
-    coefficient = torch.zeros_like(log_w)
-    moves = 0.0
-    for p in range(steps):
+    lengths, starts, fresh = draws.lengths.numpy(), draws.starts, draws.fresh
+    chains, steps = len(lengths), int(lengths[-1])
+    # A row for each chain, so that a step of all of them is a few calls: each has seen as many
+    # candidates before it.
+    seen = np.arange(starts + fresh * steps) < (starts + fresh * lengths)[:, None]
+    log_w = np.full(seen.shape, -np.inf)
+    log_w[seen] = draws.log_w.numpy()
+    at = draws.step.numpy() - 1, draws.chain.numpy()  # of each block
+    log_sum, share = np.zeros((steps, chains)), np.zeros((steps, chains, fresh))
+    log_sum[at], share[at] = shares(draws.new.numpy())
+    log_sum[log_sum == -np.inf] = _NOTHING
+    weight = np.zeros_like(log_sum)
+    weight[at] = weights.numpy()
+    law, coefficient, moves = np.zeros_like(log_w), np.zeros_like(log_w), 0.0
+    law[:, :starts] = 1.0 if draws.law is None else draws.law.numpy()
+    running = np.searchsorted(lengths, np.arange(1, steps + 1))  # the first chain of each step
+    for p, first in enumerate(running.tolist()):
         old = starts + p * fresh  # candidates seen before this step
-        # −∞ − (−∞): a draw without weight has no part in the law, whatever the block.
-        gap = (log_w[:, :old] - log_sum[:, p, None]).nan_to_num(nan=-torch.inf)
-        stay = law[:, :old] * torch.sigmoid(gap)
-        left = 1.0 - stay.sum(1, keepdim=True)
-        law[:, :old] = stay
-        law[:, old : old + fresh] = left * share[:, p]
-        coefficient[:, : old + fresh] += weights[:, p, None] * law[:, : old + fresh]
+        odds = log_sum[p, first:, None] - log_w[first:, :old]
+        np.exp(odds, out=odds)
+        odds += 1.0
+        held = law[first:, : old + fresh]
+        held[:, :old] /= odds
+        left = 1.0 - held[:, :old].sum(1)
+        np.multiply(left[:, None], share[p, first:], out=held[:, old:])
+        coefficient[first:, : old + fresh] += weight[p, first:, None] * held
         moves += float(left.sum())
-    return law, coefficient, moves
+    kept = draws.first + _pick(torch.from_numpy(law), u)
+    return Selection(torch.from_numpy(coefficient[seen]), kept, moves, torch.from_numpy(law[seen]))
 
 
 def still_possible(draws: Draws, selection: Selection, chains: int) -> tuple[Tensor, Tensor]:
