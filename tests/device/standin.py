@@ -6,7 +6,7 @@ It finds, on a machine without a GPU, code that would fail or wait on one:
   generator of the other device. Everything else is computed on the CPU: the same bits.
 - `recorded()` counts launches (operations on the device), waits (the host reads what the device
   computed, so that it must finish everything before) and copies that nobody waits for, each with
-  the line of the library that asked for it.
+  the line of the library that asked for it; and the arithmetic and the bytes of all launches.
 
 It is torch's device type for backends of third parties, PrivateUse1. A tensor is relabelled by the
 device in its DLPack capsule; one fallback for all operations checks, counts, and calls that of the
@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.flop_counter import flop_registry
 
 VERSION = "2.13."
 if not torch.__version__.startswith(VERSION):
@@ -70,7 +71,16 @@ _WAITS = {
 
 
 class Record(collections.Counter[tuple[str, str, str]]):
-    """How often something happened, by kind, operation and line of the library."""
+    """How often something happened, by kind, operation and line of the library.
+
+    Attributes:
+        flops: of products of matrices and convolutions, as torch counts them.
+        bytes: of the arguments and results of all launches.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = self.bytes = 0
 
     def number(self, kind: str) -> int:
         """Return the number of launches, waits or copies."""
@@ -233,6 +243,16 @@ def _written(op: Any, args: Any, kwargs: dict[str, Any]) -> list[Any]:
     ]
 
 
+def _add_work(op: Any, args: Any, kwargs: Any, result: Any) -> None:
+    """Count the arithmetic and the bytes of a launch."""
+    count = flop_registry.get(op.overloadpacket)
+    flops = 0 if count is None else int(count(*args, **kwargs, out_val=result))
+    tensors = [leaf for leaf in tree_leaves((args, result)) if isinstance(leaf, Tensor)]
+    for record in _records:
+        record.flops += flops
+        record.bytes += sum(tensor.nbytes for tensor in tensors)
+
+
 def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Compute any operation of the stand-in on the CPU, after checks."""
     name = op.overloadpacket.__name__
@@ -240,6 +260,7 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
         of_cpu = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
         return op.redispatch(of_cpu, *args, **kwargs)
     _check(op, name, args, tree_leaves((args, kwargs)))
+    event = None
     if _records and not name.startswith("empty"):
         event = (*_event(op, name, args, kwargs), _site())
         for record in _records:
@@ -258,6 +279,8 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     pairs = zip(args, op._schema.arguments, strict=False)
     number = any(isinstance(a, (int, float)) and "Tensor" in str(s.type) for a, s in pairs)
     result = (op.overloadpacket if number else op)(*there_args, **there)
+    if event is not None and event[0] == LAUNCH:
+        _add_work(op, there_args, there, result)
     written = _written(op, args, kwargs)
     if not written:
         return tree_map_only(Tensor, on_device, result)

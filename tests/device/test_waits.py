@@ -1,7 +1,6 @@
-"""How often a gradient waits for the device, and how many operations it launches there.
+"""How often a step waits for the device, and how many operations it launches there.
 
-The bounds are those of today: whoever makes a number smaller makes its bound smaller. The aim is at
-most 3 waits for a chain of steps, whatever its length, and 6 for importance sampling.
+The bounds are in `steps`; whoever makes a number smaller makes its bound smaller.
 """
 
 from __future__ import annotations
@@ -11,29 +10,31 @@ import torch
 
 import mlmcgrad as mg
 from tests.device.scenarios import scenario
-from tests.device.standin import DEVICE, recorded
-
-CALLS = 4
-# kernel: (chains, truncation, waits per call, launches per call)
-BOUNDS: dict[str, tuple[int, float, float, float]] = {
-    "RWMH": (128, 64, 97, 1240),
-    "MALA": (128, 64, 97, 2080),
-    "Gibbs": (128, 128, 103, 1210),
-    "Finite": (128, 64, 112, 690),
-    "ISIR": (128, 64, 19, 80),
-    "ISIR, Rao-Blackwell": (128, 64, 20, 80),
-    "Importance": (128, 64, 16, 100),
-}
+from tests.device.standin import DEVICE, Record, recorded
+from tests.device.steps import CALLS, ROWS, Row, estimate
 
 
-@pytest.mark.parametrize("kernel", BOUNDS)
-def test_waits_and_launches(kernel: str) -> None:
-    chains, truncation, waits, launches = BOUNDS[kernel]
-    made = scenario(kernel, DEVICE, chains)
-    markov = mg.MarkovGradient(made.kernel, made.loss, mg.MLMC(truncation))
-    rng = torch.Generator(DEVICE).manual_seed(0)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_waits_and_launches(row: Row) -> None:
+    record = row.count(width=8)
+    assert record.waits <= row.waits * CALLS, record.where()
+    assert record.launches <= row.launches * CALLS, record.where("launch")
+
+
+def waits_of(kernel: str, length: int) -> Record:
+    made = scenario(kernel, DEVICE, 8)
+    markov = mg.MarkovGradient(made.kernel, made.loss, mg.Average(length))
     with recorded() as record:
-        for _ in range(CALLS):
-            markov.backward(made.x0, *made.context, generator=rng)
-    assert record.waits / CALLS <= waits, record.where()
-    assert record.launches / CALLS <= launches, record.where("launch")
+        markov.backward(made.x0, *made.context, generator=torch.Generator(DEVICE).manual_seed(0))
+    return record
+
+
+@pytest.mark.parametrize("kernel", ["RWMH", "Gibbs", "ISIR", "Importance"])
+def test_waits_do_not_depend_on_the_length(kernel: str) -> None:
+    short, long = waits_of(kernel, 2), waits_of(kernel, 40)
+    assert long.waits == short.waits <= 3, long.where()
+
+
+def test_the_estimate_is_that_of_the_host_or_of_the_device() -> None:
+    assert estimate(0, 1000, 0.0, 0.0) == pytest.approx(6e-3)
+    assert estimate(10, 1, 15e12, 0.0) == pytest.approx(1.0002)

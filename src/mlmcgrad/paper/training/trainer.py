@@ -64,6 +64,7 @@ from mlmcgrad.iwae.networks import (
 )
 from mlmcgrad.iwae.objective import Objective, ObjectiveInfo
 from mlmcgrad.kernels import Importance
+from mlmcgrad.measure import read, ship
 from mlmcgrad.paper import datasets
 from mlmcgrad.paper.datasets.dataset import sha256
 from mlmcgrad.paper.runs.folder import as_record
@@ -100,12 +101,12 @@ class Source:
         if not self.dynamic:
             return self.images(self.train, rows, device)
         grey = self.images(self.train, rows, torch.device("cpu"))
-        return torch.bernoulli(grey, generator=generator).to(device)
+        return ship(torch.bernoulli(grey, generator=generator), device)
 
     def images(self, which: NDArray[np.uint8], rows: Any, device: torch.device) -> Tensor:
         """Some rows as float32 in [0, 1], channels last in memory as the networks have them."""
         values = np.asarray(which[rows]).astype(np.float32) / np.float32(self.levels - 1)
-        return torch.from_numpy(values).to(device, memory_format=torch.channels_last)
+        return ship(torch.from_numpy(values).to(memory_format=torch.channels_last), device)
 
     def about(self) -> dict[str, Any]:
         """What must be the same when a run is resumed."""
@@ -331,7 +332,7 @@ class Trainer:
             self.order.load(order)
             self.generator.set_state(self.attempt["generator"])
             raise
-        theta, phi = _norm(self.model.decoder), _norm(self.model.encoder)
+        theta, phi = read(_norm(self.model.decoder), _norm(self.model.encoder))
         norm = math.hypot(theta, phi)
         for name, value in (("bound", step.bound), ("norm of the gradient", norm)):
             if not math.isfinite(value):
@@ -616,9 +617,9 @@ def _optimizer(settings: Settings, model: LatentModel, rate: Schedule) -> torch.
     return optim.AMSGrad(named, rate, betas=(settings.rho1, settings.rho2))
 
 
-def _norm(module: torch.nn.Module) -> float:
+def _norm(module: torch.nn.Module) -> Tensor:
     gradients = [p.grad for p in module.parameters() if p.grad is not None]
-    return float(torch.nn.utils.get_total_norm(gradients))
+    return torch.nn.utils.get_total_norm(gradients)
 
 
 _COLUMNS = 8
