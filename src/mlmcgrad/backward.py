@@ -32,6 +32,7 @@ from mlmcgrad.kernels.base import (
     check_rows_apart,
     check_unchanged,
     graph_nodes,
+    precise,
     take,
     tensors_in,
 )
@@ -174,14 +175,15 @@ class WeightedBackward:
         # The sum itself needs no graph: its gradient in the values is c / divisor. In half
         # precision that would be 0 where there are many chains: those gradients are divided.
         weights = c.to(values.dtype) if half else c * (1.0 / self._divisor)
-        gradients = torch.autograd.grad(
-            values,
-            (*parameters, *inputs),
-            weights if self._scale is None else weights * self._scale,
-            # A compiled graph can be differentiated only once.
-            retain_graph=self._outside and several,
-            allow_unused=True,
-        )
+        with precise(values.device):
+            gradients = torch.autograd.grad(
+                values,
+                (*parameters, *inputs),
+                weights if self._scale is None else weights * self._scale,
+                # A compiled graph can be differentiated only once.
+                retain_graph=self._outside and several,
+                allow_unused=True,
+            )
         if half:
             gradients = tuple(g if g is None else g.to(_wide(g)) / self._divisor for g in gradients)
         for leaf, gradient in zip(parameters, gradients, strict=False):

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mlmcgrad._checks import whole
+from mlmcgrad.kernels.base import judged
 
 # Scales of q outside e^{±7} make weights overflow.
 _LOG_SCALE = 7.0
@@ -88,7 +89,8 @@ class Encoder(nn.Module):
 
     def forward(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log scale, (rows, latent) each."""
-        mean, log_scale = self.body(y.contiguous(memory_format=torch.channels_last)).chunk(2, dim=1)
+        out = self.body(y.contiguous(memory_format=torch.channels_last))
+        mean, log_scale = judged(out).chunk(2, dim=1)  # draws are not made in half precision
         return mean, log_scale.clamp(-_LOG_SCALE, _LOG_SCALE)
 
 
@@ -201,7 +203,8 @@ class LatentModel(nn.Module):
     def log_joint(self, z: Tensor, y: Tensor) -> Tensor:
         """Return log p_θ(y, z), (rows,)."""
         square = z.square().sum(1) + z.shape[1] * math.log(2.0 * math.pi)
-        return torch.add(self.likelihood.log_prob(self.decoder(z), y), square, alpha=-0.5)
+        likelihood = self.likelihood.log_prob(judged(self.decoder(z)), y)
+        return torch.add(likelihood, square, alpha=-0.5)
 
     @staticmethod
     def log_q(z: Tensor, mean: Tensor, log_scale: Tensor) -> Tensor:

@@ -50,6 +50,7 @@ from mlmcgrad.iwae.proposal import (
     summarize_weights,
 )
 from mlmcgrad.kernels import ISIR, MALA, RWMH, Importance, Kernel, Simulation
+from mlmcgrad.kernels.base import check_place, judged, precise
 from mlmcgrad.kernels.importance import QUIET
 from mlmcgrad.lengths import Lengths, check_lengths
 from mlmcgrad.levels import Assignment
@@ -208,6 +209,7 @@ class Objective:
         n: SupportsIndex | None = None,
         x0: Tensor | Remembered | None = None,
         generator: torch.Generator,
+        scale: float | Tensor | None = None,
     ) -> ObjectiveInfo:
         """Add the gradients of a batch to `.grad` of decoder and encoder.
 
@@ -217,8 +219,9 @@ class Objective:
             x0: previous states of persistent chains, (batch, latent), from a `Store`, which then
                 keeps `estimate.last` of the result; None starts from draws of q.
             generator: source of all randomness.
+            scale: a factor of the gradients, as in `MarkovGradient.backward`.
         """
-        gradients, info = self.gradient(y, n=n, x0=x0, generator=generator)
+        gradients, info = self.gradient(y, n=n, x0=x0, generator=generator, scale=scale)
         accumulate(self.parameters, gradients)
         return info
 
@@ -231,6 +234,7 @@ class Objective:
         x0: Tensor | Remembered | None = None,
         generator: torch.Generator,
         lengths: Lengths | None = None,
+        scale: float | Tensor | None = None,
     ) -> tuple[tuple[Tensor, ...], ObjectiveInfo]:
         """Return the gradients of `parameters`, and leave `.grad` unchanged.
 
@@ -241,7 +245,9 @@ class Objective:
                 "x0: importance sampling has no state to resume from; use kernel='isir' and "
                 "candidates ≥ 2, or leave x0 out"
             )
-        q = Posterior(*self.model.encoder(y))
+        check_place("y", y, self.parameters[0])
+        check_place("generator", generator, self.parameters[0])
+        q = Posterior(*map(judged, self.model.encoder(y)))
         fixed = q.detach()
         if lengths is None:
             lengths = self.draw_lengths(len(y), n, generator)
@@ -252,9 +258,14 @@ class Objective:
         theta = tuple(self.model.decoder.parameters())
         phi = self.parameters[len(theta) :]
         chunk = chunk_size(self.chunk, y.device, _CHUNK)
-        both, slopes, count = differentiate(self.model.log_joint, theta, states, y, chunk=chunk)
+        both, slopes, count = differentiate(
+            self.model.log_joint, theta, states, y, chunk=chunk, scale=scale
+        )
         of_q = encoder_gradient(self.encoder, states, slopes, total, fixed)
-        of_phi = torch.autograd.grad(q, phi, of_q)
+        if scale is not None:
+            of_q = Posterior(of_q.mean * scale, of_q.log_scale * scale)
+        with precise(y.device):
+            of_phi = torch.autograd.grad(q, phi, of_q)
         gradient = both.gradients(simulation.read, further=of_phi)
         outcome = simulation.ended
         # The draws of φ are part of the chain, unless the kernel does not use them.
@@ -350,6 +361,7 @@ def differentiate(
     y: Tensor,
     *,
     chunk: int,
+    scale: float | Tensor | None = None,
 ) -> tuple[WeightedBackward, Tensor, int]:
     """Differentiate the loss at all states for θ and φ, mean over the data, in chunks.
 
@@ -359,6 +371,7 @@ def differentiate(
         states: the states and their weights.
         y: data, (batch, …).
         chunk: states in one backward pass.
+        scale: a factor of the gradients in θ, and of the backward passes; not of the slopes.
 
     Returns:
         The sums Σ_j c_j ∇_θ ℓ_j and Σ_j c_j ℓ_j, not read yet; the slopes b_j ∂ℓ_j/∂z_j,
@@ -379,7 +392,7 @@ def differentiate(
         else:
             slopes.copy_(found)
 
-    both = WeightedBackward(log_joint, (y,), divisor=1, parameters=parameters)
+    both = WeightedBackward(log_joint, (y,), divisor=1, parameters=parameters, scale=scale)
     # Weights that underflow in the precision of the loss are 0: times an infinite slope, NaN.
     used = of_theta != 0.0
     if used.any():
@@ -390,7 +403,7 @@ def differentiate(
     count = both.count
     alone = ~served & (of_phi != 0.0)
     if alone.any():
-        only_phi = WeightedBackward(log_joint, (y,), divisor=1, parameters=())
+        only_phi = WeightedBackward(log_joint, (y,), divisor=1, parameters=(), scale=scale)
         add(only_phi, of_phi, alone)
         count += only_phi.count
-    return both, slopes, count
+    return both, slopes if scale is None else slopes / scale, count

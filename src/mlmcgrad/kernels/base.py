@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, final
 
@@ -255,6 +256,24 @@ def described(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"{value.dtype} of shape {tuple(value.shape)}"
     return repr(value)[:60]
+
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def judged(values: Tensor) -> Tensor:
+    """Numbers that a decision depends on: not in half precision, whatever the states are."""
+    return values.float() if isinstance(values, Tensor) and values.dtype in HALF else values
+
+
+def precise(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context without autocast, for the library's own arithmetic and backward passes.
+
+    A user's density, step and loss are called outside of it, with autocast as the caller has it.
+    """
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
 
 
 def check_rows(name: str, values: Any, x: Tensor) -> None:

@@ -20,7 +20,16 @@ import torch
 from torch import Tensor
 
 from mlmcgrad._checks import non_negative, whole
-from mlmcgrad.kernels.base import Context, Fault, Position, StepKernel, Walk, check_place, described
+from mlmcgrad.kernels.base import (
+    Context,
+    Fault,
+    Position,
+    StepKernel,
+    Walk,
+    check_place,
+    described,
+    precise,
+)
 
 
 @final
@@ -172,11 +181,12 @@ class Gibbs(StepKernel[Position]):
         # Comparisons write 0. and 1. over their uniforms: a third of the time of making a mask
         # first. The path takes the place of the noise that it is made of.
         path[0] = x
-        for hidden, visible in zip(for_hidden, path[1:], strict=True):
-            torch.lt(hidden, torch.addmm(hidden_bias, x, weight).sigmoid_(), out=hidden)
-            x = torch.lt(
-                visible, torch.addmm(visible_bias, hidden, weight.T).sigmoid_(), out=visible
-            )
+        with precise(x.device):
+            for hidden, visible in zip(for_hidden, path[1:], strict=True):
+                torch.lt(hidden, torch.addmm(hidden_bias, x, weight).sigmoid_(), out=hidden)
+                x = torch.lt(
+                    visible, torch.addmm(visible_bias, hidden, weight.T).sigmoid_(), out=visible
+                )
         moved = torch.ones(for_hidden.shape[:2], dtype=torch.bool, device=path.device)
         dtype = state.x.dtype
         return Walk(Position(x.to(dtype)), path.to(dtype), moved, None)

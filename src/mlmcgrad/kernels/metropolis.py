@@ -51,6 +51,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.kernels.base import (
+    HALF,
     STRIDE,
     Context,
     Fault,
@@ -59,13 +60,14 @@ from mlmcgrad.kernels.base import (
     check_place,
     check_rows,
     check_unchanged,
+    judged,
     map_tensors,
+    precise,
     steps,
     tensors_in,
 )
 
 S = TypeVar("S", bound="tuple[Tensor, ...]")
-HALF = (torch.float16, torch.bfloat16)
 
 # The versions of torch whose private functions were tested.
 TESTED = ("2.13",)
@@ -231,11 +233,6 @@ def proposal_noise(
     # An exact 0 would accept anything; half of the smallest positive value stands for it.
     uniform.clamp_(min=0.25 * torch.finfo(precise).eps)
     return Noise(jump, uniform.log_())
-
-
-def judged(values: Tensor) -> Tensor:
-    """Numbers that a decision depends on: not in half precision, whatever the states are."""
-    return values.float() if isinstance(values, Tensor) and values.dtype in HALF else values
 
 
 def choose(accepted: Tensor, proposed: S, current: S) -> S:
@@ -460,7 +457,8 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
     """Σ a b over each state, (chains,)."""
     if a.dim() != 2:
         a, b = a.reshape(len(a), -1), b.reshape(len(b), -1)
-    return torch.linalg.vecdot(a, b)
+    with precise(a.device):
+        return torch.linalg.vecdot(a, b)
 
 
 def value_and_gradient(
@@ -478,7 +476,8 @@ def value_and_gradient(
             "log_density must be differentiable in x for MALA, but its value does not depend "
             "on x through differentiable operations; RWMH needs no gradient"
         )
-    (gradient,) = torch.autograd.grad((value,), (leaf,), (torch.ones_like(value),))
+    with precise(x.device):
+        (gradient,) = torch.autograd.grad((value,), (leaf,), (torch.ones_like(value),))
     return value.detach(), gradient
 
 
