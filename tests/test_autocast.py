@@ -125,14 +125,18 @@ def test_draws_and_weights_of_autoencoders_stay_in_float32(kernel: Any) -> None:
     y = torch.rand(20, 1, 8, 8, generator=rng(1))
     inputs: list[torch.dtype] = []
     outputs: list[torch.dtype] = []
-    model.decoder.register_forward_hook(
-        lambda _, args, out: (inputs.append(args[0].dtype), outputs.append(out.dtype)) and None
-    )
+
+    def note(_: Any, arguments: tuple[Tensor], out: Tensor) -> None:
+        inputs.append(arguments[0].dtype)
+        outputs.append(out.dtype)
+
+    model.decoder.register_forward_hook(note)
     bounds, draws = [], []
     for block in (nullcontext(), lowered()):
         bounds.append(_bound(model, y, kernel, block))
         draws.append((set(inputs), set(outputs)))
-        inputs.clear(), outputs.clear()
+        inputs.clear()
+        outputs.clear()
     assert draws[0] == ({torch.float32}, {torch.float32})
     assert draws[1] == ({torch.float32}, {torch.bfloat16})
     assert abs(bounds[0] - bounds[1]) < 0.02

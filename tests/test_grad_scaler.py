@@ -1,4 +1,4 @@
-"""`torch.amp.GradScaler` with `backward(scale=)`: an overflow is skipped, as in torch's own loop."""
+"""`torch.amp.GradScaler` with `backward(scale=)`: an overflow is skipped as in torch's loop."""
 
 from __future__ import annotations
 

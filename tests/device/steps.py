@@ -7,6 +7,7 @@ ones; the table has the real ones, which arithmetic and bytes depend on.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -144,4 +145,4 @@ def table() -> str:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     with Draws():
-        print(table())
+        sys.stdout.write(table() + "\n")

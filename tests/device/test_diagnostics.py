@@ -44,8 +44,7 @@ def level_test(made: Scenario, rng: torch.Generator) -> object:
 
 
 CASES = [
-    *((plan, kernel) for kernel in ("Finite", "ISIR")),
-    *((verb, kernel) for verb in (certify, compare) for kernel in ("Finite", "ISIR", "Importance")),
+    *((v, kernel) for v in (plan, certify, compare) for kernel in ("Finite", "ISIR", "Importance")),
     (level_test, "Finite"),
 ]
 

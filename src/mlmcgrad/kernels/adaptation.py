@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad._checks import number, whole
-from mlmcgrad.kernels.base import check, check_call
+from mlmcgrad.kernels.base import check, check_call, check_places
 from mlmcgrad.kernels.metropolis import MALA, RWMH, probability
 
 K = TypeVar("K", MALA, RWMH)
@@ -108,6 +108,7 @@ def adapt(
         )
     whole(steps, "steps", 5)
     check_call(kernel, x0, context, generator)
+    check_places(x0, context, generator)
     wanted = _default_target(kernel, x0) if target is None else number(target, "target")
     if not 0.0 < wanted < 1.0:
         raise ValueError(f"target must be between 0 and 1, got {target!r}; for example 0.574")
