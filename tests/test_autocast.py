@@ -84,7 +84,7 @@ def test_densities_and_losses_keep_the_autocast_of_the_caller(name: str) -> None
 
         return called
 
-    kernels = {
+    kernels: dict[str, Any] = {
         "RWMH": RWMH(function("density"), 0.5),
         "MALA": MALA(function("density"), 0.5),
         "ISIR": ISIR(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ def fresh() -> Iterator[None]:
     torch.compiler.reset()
 
 
-def gradients(model: nn.Module, parameters: list[Tensor], chunk: int) -> tuple[Tensor, ...]:
+def gradients(model: Any, parameters: list[nn.Parameter], chunk: int) -> tuple[Tensor, ...]:
     """Gradients by the states of 24 chains of 8 steps, `chunk` at a time."""
     kernel = RWMH(lambda x: -0.5 * x.square().sum(1), 0.5)
     gradient = mg.MarkovGradient(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -85,11 +86,8 @@ def digits(_: int) -> Step:
     images = np.random.default_rng(0).integers(0, 17, (200, *DIGITS.shape), dtype=np.uint8)
     source = Source(images[:150], images[150:], 17, DIGITS)
     config = Config.from_flat(dataset="digits", truncation_scale=64.0, truncation_exponent=0.0)
-    usable, training.usable = training.usable, lambda _: DEVICE
-    try:
+    with mock.patch.object(training, "usable", lambda _: DEVICE):
         return training.Trainer(config.settings(), source).step
-    finally:
-        training.usable = usable
 
 
 ROWS = [

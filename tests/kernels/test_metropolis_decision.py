@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from mlmcgrad.kernels.metropolis import Noise, decide, judged, probability, proposal_noise
+from mlmcgrad.kernels.base import judged
+from mlmcgrad.kernels.metropolis import Noise, decide, probability, proposal_noise
 from tests.chains import rng
 
 

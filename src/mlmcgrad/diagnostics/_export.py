@@ -28,8 +28,7 @@ from mlmcgrad._checks import whole
 from mlmcgrad.estimators import Average
 from mlmcgrad.gradient import MarkovGradient
 from mlmcgrad.kernels import Gibbs
-from mlmcgrad.kernels.base import Context, Start, StepKernel, take
-from mlmcgrad.kernels.metropolis import HALF
+from mlmcgrad.kernels.base import HALF, Context, Start, StepKernel, take
 from mlmcgrad.lengths import Lengths
 from mlmcgrad.measure import chunk_size
 

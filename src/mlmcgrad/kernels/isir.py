@@ -231,7 +231,7 @@ def _insert(chunks: list[Tensor], start: Tensor, where: Tensor) -> Tensor:
     given = where.numpy()
     order = np.empty(len(given), dtype=np.int64)
     order[given], order[~given] = np.arange(len(start)), len(start) + np.arange(len(drawn))
-    return pick(torch.cat([ship(start, drawn.device), drawn]), torch.from_numpy(order))
+    return pick(torch.cat([start, drawn]), torch.from_numpy(order))
 
 
 def _first_block(
