@@ -86,7 +86,7 @@ def digits(_: int) -> Step:
     images = np.random.default_rng(0).integers(0, 17, (200, *DIGITS.shape), dtype=np.uint8)
     source = Source(images[:150], images[150:], 17, DIGITS)
     config = Config.from_flat(dataset="digits", truncation_scale=64.0, truncation_exponent=0.0)
-    with mock.patch.object(training, "usable", lambda _: DEVICE):
+    with mock.patch.object(training, "usable", return_value=DEVICE):
         return training.Trainer(config.settings(), source).step
 
 

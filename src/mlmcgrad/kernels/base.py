@@ -372,6 +372,11 @@ class StepKernel(ABC, Generic[S]):
     evaluations_per_step: ClassVar[int] = 1
     """Density evaluations that one step of one chain takes; without a density, 1 or 0."""
 
+    @property
+    def fixed_shapes(self) -> bool:
+        """Whether all blocks have one number of steps, and few numbers of chains."""
+        return False
+
     @abstractmethod
     def start(self, x: Tensor, context: Context) -> tuple[S, int]:
         """Return the state at x, and the density evaluations it took for each chain."""
@@ -464,22 +469,32 @@ class StepKernel(ABC, Generic[S]):
             fault = None
         step, moves, refused = 0, [], []
         segments = list(_segments(lengths))
+        room, done = len(rows), 0  # rows that take a step, and steps that they have taken
+        fixed, walk = self.fixed_shapes, Walk(state, x0, x0, None)
 
         for number, (active, end) in enumerate(segments):
             following = segments[number + 1][0] if number + 1 < len(segments) else 0
-            state = type(state)(*(s[:active] for s in state))
-            context = take(context, slice(active))
             while step < end:
-                count = min(end - step, _block_steps(state[0]))
-                with torch.no_grad():
-                    noise = self.noise(count, state[0], generator)
-                    state, path, moved, valid = self.walk(state, noise, context)
-                ending = active - following if step + count == end else 0
+                if step == done:
+                    room = _room(room, active) if fixed else active
+                    state = type(state)(*(s[:room] for s in walk.state))
+                    context = take(context, slice(room))
+                    count = STRIDE if fixed else min(end - step, _block_steps(state[0]))
+                    with torch.no_grad():
+                        noise = self.noise(count, state[0], generator)
+                        walk = self.walk(state, noise, context)
+                    done += count
+                # With fixed shapes, chains end within a block, and those that ended go on unseen.
+                before = done - count
+                begin, stop = step - before, min(end, done) - before
+                path, moved = walk.path[begin : stop + 1, :active], walk.moved[begin:stop, :active]
+                ending = active - following if done >= end else 0
                 yield Block(order[:active], ending, step, path, moved)
                 moves.append(moved.sum())
-                refused += [] if valid is None else [(~valid).sum()]
-                step += count
-            last.index_copy_(0, rows[following:active], state[0][following:])
+                if walk.valid is not None:
+                    refused.append((~walk.valid[begin:stop, :active]).sum())
+                step = min(end, done)
+            last.index_copy_(0, rows[following:active], path[-1][following:])
 
         transitions = int(lengths.sum())
         evaluations = at_start * len(lengths) + self.evaluations_per_step * transitions
@@ -533,6 +548,13 @@ def _segments(lengths: Tensor) -> Iterator[tuple[int, int]]:
     """(chains still running, step until which they all run), for lengths in descending order."""
     for end in lengths.unique().tolist():
         yield int((lengths >= end).sum()), int(end)
+
+
+def _room(room: int, active: int) -> int:
+    """Return the number of rows that take a step: a quarter of them as often as that suffices."""
+    while room // 4 >= active:
+        room //= 4
+    return room
 
 
 def _block_steps(x: Tensor) -> int:

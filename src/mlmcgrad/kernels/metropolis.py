@@ -29,6 +29,11 @@ and finished chains leave between blocks. torch specialises on a single row; suc
 only where many steps make it worthwhile, and elsewhere the row is run as two equal rows. So a
 kernel has at most three graphs for one shape and dtype of its states.
 
+**CUDA graphs.** `compile="reduce-overhead"` makes blocks of 8 steps of at most 1 + log₄(chains)
+numbers of chains: finished chains continue, unseen, until a quarter of the rows suffices. A graph
+for each of these shapes is recorded once and replayed by one launch. The noise is drawn for these
+blocks, so that the chains are others than without.
+
 Tensors that `log_density` captures, such as the parameters of a model, are inputs of the graph and
 may change between calls. Numbers and other Python values are part of the graph: a new value means a
 new graph.
@@ -43,9 +48,9 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from types import FunctionType
-from typing import Any, Generic, NamedTuple, TypeVar, cast, final
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast, final
 
 import torch
 from torch import Tensor
@@ -73,6 +78,8 @@ S = TypeVar("S", bound="tuple[Tensor, ...]")
 TESTED = ("2.13",)
 # The calls of one graph come from C++: a step of one chain takes half the time.
 _OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {"cpp_wrapper": True}
+# What mode="reduce-overhead" of torch.compile stands for.
+_GRAPHS: dict[str, str | int | bool | Callable[..., Any]] = {"triton.cudagraphs": True}
 # For one chain the calls take longer than the steps, so its graph has more of them; a graph that
 # takes so long to compile is made for long blocks only.
 _STRIDE_OF_ONE = 4 * STRIDE
@@ -90,16 +97,28 @@ class MetropolisKernel(StepKernel[S]):
         compile: make blocks of steps by `torch.compile`: several times faster for small models,
             after some seconds of compilation. It needs a C++ compiler; without one, or if
             `log_density` cannot be compiled, the kernel warns and goes on without.
+            `"reduce-overhead"`, for GPUs, makes blocks of fixed shapes that torch replays as CUDA
+            graphs.
     """
 
     log_density: Callable[..., Tensor]
     step_size: float | Tensor
-    compile: bool = field(default=False, kw_only=True)
+    compile: bool | Literal["reduce-overhead"] = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
+        if self.compile not in (False, True, "reduce-overhead"):
+            raise ValueError(
+                f"compile must be False, True or 'reduce-overhead', got {self.compile!r}"
+            )
         size = torch.as_tensor(self.step_size)
         if not bool(((size > 0.0) & size.isfinite()).all()):
             raise ValueError(f"step_size must be positive and finite, got {self.step_size!r}")
+
+    @property
+    @final
+    def fixed_shapes(self) -> bool:
+        """Whether blocks have few shapes, as CUDA graphs need them."""
+        return self.compile == "reduce-overhead"
 
     @abstractmethod
     def at(self, x: Tensor, context: Context) -> S:
@@ -179,7 +198,7 @@ class MetropolisKernel(StepKernel[S]):
 
     @cached_property
     def _compiled(self) -> Compiled[S]:
-        return Compiled(type(self).__name__, self._plain)
+        return Compiled(type(self).__name__, self._plain, replayed=self.fixed_shapes)
 
 
 def decide(log_ratio: Tensor, log_uniform: Tensor) -> Tensor:
@@ -255,20 +274,23 @@ class Compiled(Generic[S]):
     Args:
         kernel: name of the kernel, for the warning.
         plain: makes a block of steps of all chains in Python.
+        replayed: whether blocks have fixed shapes, and are replayed as CUDA graphs.
     """
 
-    def __init__(self, kernel: str, plain: Steps[S]) -> None:
-        self._kernel, self._plain = kernel, plain
-        self._graph: Steps[S] | None = _compile(plain)
+    def __init__(self, kernel: str, plain: Steps[S], *, replayed: bool = False) -> None:
+        self._kernel, self._plain, self._replayed = kernel, plain, replayed
+        self._graph: Steps[S] | None = _compile(plain, _GRAPHS if replayed else _OPTIONS)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, or another process, compiles for itself."""
-        return Compiled, (self._kernel, self._plain)
+        return partial(Compiled, replayed=self._replayed), (self._kernel, self._plain)
 
     def walk(self, state: S, noise: Noise, context: Context) -> Walk[S]:
         """Make a block of steps."""
         if self._graph is not None:
             try:
+                if self._replayed:
+                    return _replayed(self._graph, state, noise, context)
                 return _joined(list(_pieces(self._graph, state, noise, context)))
             # Whatever the reason, the same steps can be made without a graph; an error of the
             # user's own function comes up again there.
@@ -278,14 +300,23 @@ class Compiled(Generic[S]):
         return self._plain(state, noise, context)
 
 
-def _compile(plain: Steps[S]) -> Steps[S]:
+def _compile(plain: Steps[S], options: dict[str, Any]) -> Steps[S]:
     def block(state: S, noise: Noise, context: Context) -> Walk[S]:
         return plain(state, noise, context)
 
     # Graphs belong to a code object and are limited in number for each: every kernel has its own.
     code = block.__code__.replace(co_name=f"block_{next(_numbers)}")
     own = FunctionType(code, block.__globals__, code.co_name, None, block.__closure__)
-    return cast("Steps[S]", torch.compile(own, fullgraph=True, dynamic=False, options=_OPTIONS))
+    return cast("Steps[S]", torch.compile(own, fullgraph=True, dynamic=False, options=options))
+
+
+def _replayed(graph: Steps[S], state: S, noise: Noise, context: Context) -> Walk[S]:
+    """Replay a graph; what it returns is copied, because the next replay writes over it."""
+    if state[0].device.type != "cuda":
+        return graph(state, noise, context)
+    torch.compiler.cudagraph_mark_step_begin()
+    walk: Walk[S] = map_tensors(torch.clone, graph(state, noise, context))
+    return walk
 
 
 def _pieces(graph: Steps[S], state: S, noise: Noise, context: Context) -> Iterator[Walk[S]]:
