@@ -24,7 +24,10 @@ from torch.nn.functional import pad
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long each chain runs, and the weight of the estimate at each of a few lengths."""
+    """How long each chain runs, and the weight of the estimate at each of a few lengths.
+
+    On the host, wherever the chains are: there, all shapes of a simulation are known beforehand.
+    """
 
     levels: Tensor  # (chains,) int64: the level K drawn; 0 where the estimator has no levels
     terms: Tensor  # (chains, terms) int64: p_j, non-decreasing along the terms
@@ -55,7 +58,7 @@ class Lengths:
 
     def step_weights(self, first: int, last: int) -> Tensor:
         """Weights of the steps first … last of chains (counted from 1): (steps, chains)."""
-        return self.at(torch.arange(first, last + 1, device=self.terms.device)[:, None])
+        return self.at(torch.arange(first, last + 1)[:, None])
 
     def at(self, steps: Tensor) -> Tensor:
         """Weights of single steps, counted from 1; `steps` broadcasts against the chains."""
@@ -74,10 +77,6 @@ class Lengths:
     def select(self, chains: Tensor | slice) -> Lengths:
         """The lengths of some of the chains, in the order given."""
         return Lengths(self.levels[chains], self.terms[chains], self.weights[chains])
-
-    def to(self, device: torch.device) -> Lengths:
-        """The same lengths with their tensors on another device."""
-        return Lengths(self.levels.to(device), self.terms.to(device), self.weights.to(device))
 
     @cached_property
     def _pieces(self) -> list[tuple[Tensor, Tensor]]:
