@@ -259,6 +259,7 @@ def described(value: Any) -> str:
 
 
 HALF = (torch.float16, torch.bfloat16)
+_AS_IT_IS = nullcontext()
 
 
 def judged(values: Tensor) -> Tensor:
@@ -273,7 +274,7 @@ def precise(device: torch.device) -> AbstractContextManager[object]:
     """
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
-    return nullcontext()
+    return _AS_IT_IS
 
 
 def check_rows(name: str, values: Any, x: Tensor) -> None:
@@ -484,15 +485,15 @@ class StepKernel(ABC, Generic[S]):
                         noise = self.noise(count, state[0], generator)
                         walk = self.walk(state, noise, context)
                     done += count
-                # With fixed shapes, chains end within a block, and those that ended go on unseen.
-                before = done - count
-                begin, stop = step - before, min(end, done) - before
-                path, moved = walk.path[begin : stop + 1, :active], walk.moved[begin:stop, :active]
+                _, path, moved, valid = walk
+                if fixed:  # chains end within a block, and those that ended continue unseen
+                    part = slice(step - done + count, min(end, done) - done + count)
+                    path, moved = path[part.start : part.stop + 1, :active], moved[part, :active]
+                    valid = None if valid is None else valid[part, :active]
                 ending = active - following if done >= end else 0
                 yield Block(order[:active], ending, step, path, moved)
                 moves.append(moved.sum())
-                if walk.valid is not None:
-                    refused.append((~walk.valid[begin:stop, :active]).sum())
+                refused += [] if valid is None else [(~valid).sum()]
                 step = min(end, done)
             last.index_copy_(0, rows[following:active], path[-1][following:])
 

@@ -488,8 +488,11 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
     """Σ a b over each state, (chains,)."""
     if a.dim() != 2:
         a, b = a.reshape(len(a), -1), b.reshape(len(b), -1)
-    with precise(a.device):
-        return torch.linalg.vecdot(a, b)
+    total = torch.linalg.vecdot(a, b)
+    if total.dtype != a.dtype:  # by autocast; to ask for it first would take longer
+        with precise(a.device):
+            return torch.linalg.vecdot(a, b)
+    return total
 
 
 def value_and_gradient(
@@ -507,8 +510,7 @@ def value_and_gradient(
             "log_density must be differentiable in x for MALA, but its value does not depend "
             "on x through differentiable operations; RWMH needs no gradient"
         )
-    with precise(x.device):
-        (gradient,) = torch.autograd.grad((value,), (leaf,), (torch.ones_like(value),))
+    (gradient,) = torch.autograd.grad((value,), (leaf,), (torch.ones_like(value),))
     return value.detach(), gradient
 
 
