@@ -8,11 +8,12 @@ CORE   := .venv-core
 # Two test processes with one thread each: torch's own threads would fight them for the cores.
 JOBS   ?= 2
 
-.PHONY: help setup test faults mutants lint demo bench docs dist core clean
+.PHONY: help setup test test-device faults mutants lint demo bench docs dist core clean
 
 help:
 	@echo "make demo   the paper in small, in about half a minute: a table and a report"
 	@echo "make test   the whole test suite"
+	@echo "make test-device  the tests of devices on a CUDA GPU of this machine, instead of a stand-in"
 	@echo "make faults processes killed, full disks, damaged files, odd options: more trials than in make test"
 	@echo "make mutants  small bugs planted in the mathematics, one by one: the tests must see each"
 	@echo "make lint   ruff and mypy"
@@ -38,6 +39,10 @@ $(STAMP): pyproject.toml constraints.txt
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 	MLMCGRAD_DEVICE=standin OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/device
+
+# On a GPU of this machine: the same tests, with results up to rounding.
+test-device: $(STAMP)
+	MLMCGRAD_DEVICE=cuda OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/device
 
 faults: $(STAMP)
 	MLMCGRAD_FAULTS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/faults

@@ -24,8 +24,8 @@ from mlmcgrad.iwae.networks import CIFAR10, DIGITS, MNIST, LatentModel, Sizes
 from mlmcgrad.paper.training import trainer as training
 from mlmcgrad.paper.training.config import Config
 from mlmcgrad.paper.training.trainer import Source
+from tests.device.place import DEVICE, Draws, Record, recorded
 from tests.device.scenarios import scenario
-from tests.device.standin import DEVICE, Draws, Record, recorded
 
 CALLS = 4
 Step = Callable[[], object]

@@ -10,8 +10,8 @@ import torch
 import mlmcgrad as mg
 from mlmcgrad import diagnostics
 from mlmcgrad.estimators import Estimator
+from tests.device.place import CPU, DEVICE, same
 from tests.device.scenarios import Scenario, scenario
-from tests.device.standin import CPU, DEVICE
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # small budgets are remarked on
 
@@ -56,4 +56,4 @@ def test_verbs(verb: Callable[[Scenario, torch.Generator], object], kernel: str)
         chains = 1 if verb is level_test else 8
         rng = torch.Generator(device).manual_seed(0)
         found.append(str(verb(scenario(kernel, device, chains), rng)))
-    assert found[0] == found[1]
+    assert same(found[0], found[1])

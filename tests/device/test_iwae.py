@@ -11,7 +11,7 @@ from torch import Tensor
 from mlmcgrad import iwae
 from mlmcgrad.iwae.networks import LatentModel, Sizes
 from mlmcgrad.store import Store
-from tests.device.standin import CPU, DEVICE, recorded
+from tests.device.place import CPU, DEVICE, recorded, same
 
 SIZES = Sizes((1, 8, 8), latent=4, channels=(4, 8))
 CASES = [(method, "iwae") for method in ("iwae", "br")] + [
@@ -34,7 +34,7 @@ def test_objectives(method: Any, encoder: Any) -> None:
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         assert {g.device for g in gradients} == {device}
         found.append([g.tolist() for g in gradients])
-    assert found[0] == found[1]
+    assert same(found[0], found[1])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.optim import RandomIterate, StochasticNewton
-from tests.device.standin import CPU, DEVICE, recorded
+from tests.device.place import CPU, DEVICE, recorded, same
 from tests.optim.optim_cases import CASES, parameters
 
 # Waits of a step with an lr that is a number: one for the check of all gradients. FullAdagrad asks
@@ -58,7 +58,7 @@ def test_bits_and_places(name: str, dtype: torch.dtype) -> None:
         tensors = [v for s in optimizer.state.values() for v in s.values() if isinstance(v, Tensor)]
         assert {t.device for t in (*params, *tensors)} == {device}
         found.append(([p.tolist() for p in params], state_of(optimizer, params)))
-    assert found[0] == found[1]
+    assert same(found[0], found[1])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -131,7 +131,7 @@ def test_random_iterates(name: str, where: str) -> None:
         with iterate.applied() as index:
             found.append((index, [p.tolist() for p in params]))
         assert {p.device for p in iterate.iterate()} == {device}
-    assert found[0] == found[1]
+    assert same(found[0], found[1])
 
 
 def test_newton_draws_directions_on_the_device_of_its_generator() -> None:
@@ -147,7 +147,8 @@ def test_newton_draws_directions_on_the_device_of_its_generator() -> None:
             loss.backward()
             optimizer.step()
         found.append(theta.tolist())
-    assert found[0] == found[1] == found[2]
+    assert same(found[0], found[1])
+    assert same(found[0], found[2])
 
 
 def test_an_overflow_is_undone_on_the_device() -> None:

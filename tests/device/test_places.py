@@ -14,8 +14,8 @@ import mlmcgrad as mg
 from mlmcgrad import iwae
 from mlmcgrad.iwae.networks import LatentModel, Sizes
 from mlmcgrad.kernels import MALA, Gibbs, Regenerative, adapt
+from tests.device.place import CPU, DEVICE
 from tests.device.scenarios import Scenario, scenario
-from tests.device.standin import CPU, DEVICE
 
 
 def generator(device: torch.device) -> torch.Generator:
@@ -60,7 +60,7 @@ def test_calls(argument: str, method: str) -> None:
     prepare, place = MISPLACED[argument]
     made = prepare()
     call = getattr(mg.MarkovGradient(made.kernel, made.loss, mg.MLMC(8)), method)
-    message = rf"{argument} must be on the device of the chains, gpu:0, got cpu; for example .*gpu"
+    message = f"{argument} must be on the device of the chains, {DEVICE}, got cpu; for example "
     with pytest.raises(ValueError, match=message):
         call(made.x0, *made.context, generator=generator(place))
 
@@ -83,7 +83,7 @@ def test_objectives(of_y: torch.device, of_generator: torch.device) -> None:
     sizes = Sizes((1, 4, 4), latent=2, hidden=(3,))
     model = LatentModel(sizes, iwae.BernoulliLikelihood(), generator(DEVICE))
     name = "y" if of_y == CPU else "generator"
-    with pytest.raises(ValueError, match=f"{name} must be on the device of the chains, gpu:0"):
+    with pytest.raises(ValueError, match=f"{name} must be on the device of the chains, {DEVICE}"):
         iwae.Objective(model).backward(
             torch.rand(2, 1, 4, 4).to(of_y), n=1, generator=generator(of_generator)
         )

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mlmcgrad.store import Store
-from tests.device.standin import CPU, DEVICE, recorded
+from tests.device.place import CPU, DEVICE, recorded
 
 places = pytest.mark.parametrize(("kept", "states"), list(product((CPU, DEVICE), repeat=2)))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mlmcgrad.paper.training import trainer
-from tests.device.standin import CPU, DEVICE
+from tests.device.place import CPU, DEVICE, same
 from tests.paper.training import tiny
 
 
@@ -25,4 +25,4 @@ def test_a_training_and_its_resumption(
         assert {p.device for p in result.model.parameters()} == {device}
         parameters = [p.tolist() for p in result.model.parameters()]
         found.append((parameters, tiny.metrics(folder)))
-    assert found[0] == found[1]
+    assert same(found[0], found[1])

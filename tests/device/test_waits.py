@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import mlmcgrad as mg
+from tests.device.place import DEVICE, Record, recorded
 from tests.device.scenarios import scenario
-from tests.device.standin import DEVICE, Record, recorded
 from tests.device.steps import CALLS, ROWS, Row, estimate
 
 
