@@ -151,10 +151,7 @@ def thin(measure: Measure, probability: Floats, uniform: Floats) -> tuple[Measur
     """
     owner, c = (t.cpu().numpy() for t in (measure.owner, measure.coefficient))
     keep = np.flatnonzero(systematic(probability, owner, uniform))
-    kept = (
-        torch.from_numpy(a).to(measure.owner.device)
-        for a in (owner[keep], c[keep] / probability[keep])
-    )
+    kept = (torch.from_numpy(a) for a in (owner[keep], c[keep] / probability[keep]))
     return Measure(pick(measure.points, torch.from_numpy(keep)), *kept), keep
 
 

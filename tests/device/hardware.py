@@ -73,7 +73,7 @@ class HostGenerator(_PlainGenerator):
         """Make a generator of a device."""
         made = super().__new__(cls)
         belongs = torch.device(device).type == DEVICE.type
-        (_of_device.add if belongs else _of_device.discard)(int(made._cdata))
+        (_of_device.add if belongs else _of_device.discard)(_address(made))
         return made
 
     def __init__(self, device: torch.device | str = "cpu") -> None: ...
@@ -81,7 +81,11 @@ class HostGenerator(_PlainGenerator):
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         """Return the device of its draws."""
-        return DEVICE if int(self._cdata) in _of_device else CPU
+        return DEVICE if _address(self) in _of_device else CPU
+
+
+def _address(generator: Any) -> int:
+    return int(generator._cdata)
 
 
 class Draws(TorchFunctionMode):
@@ -97,7 +101,7 @@ class Draws(TorchFunctionMode):
             return func(*args, **kwargs)
         tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
         device = kwargs.get("device") or (tensors[0].device if tensors else CPU)
-        if torch.device(device).type == "cpu":
+        if torch.device(device).type == "cpu" != DEVICE.type:
             raise RuntimeError(f"a generator of {DEVICE} draws on the CPU: {func}")
         there = {**kwargs, "device": CPU} if "device" in kwargs else kwargs
         host_args, host_kwargs = tree_map_only(Tensor, Tensor.cpu, (args, there))

@@ -9,6 +9,8 @@ import torch
 
 import mlmcgrad as mg
 from mlmcgrad.estimators import Estimator, Stages
+from mlmcgrad.kernels import Gibbs, importance
+from mlmcgrad.store import Store
 from tests.device.place import CPU, DEVICE, same
 from tests.device.scenarios import CHAINS, SCENARIOS, Scenario, scenario
 
@@ -82,6 +84,47 @@ def test_surrogate_and_gradient(kernel: str, chunk: int) -> None:
         assert {t.device for t in (*gradients, estimate.last)} == {device}
         of_surrogate = [p.grad.tolist() for p in made.parameters if p.grad is not None]
         found.append((of_surrogate, [g.tolist() for g in gradients]))
+    assert same(found[0], found[1])
+
+
+@pytest.mark.parametrize("rao_blackwell", [False, True])
+def test_starts_from_a_store(rao_blackwell: bool) -> None:
+    """Some of its rows have a state, and the others start with a draw."""
+    found = []
+    for device in (CPU, DEVICE):
+        made = scenario("ISIR, Rao-Blackwell" if rao_blackwell else "ISIR", device)
+        store, rows = Store(CHAINS, 1, device=device), torch.arange(CHAINS)
+        store[rows[::3]] = torch.ones(4, 1, device=device)
+        estimate = problem(made).backward(
+            store.start(rows), *made.context, generator=generator(device)
+        )
+        assert estimate.last.device == device
+        gradients = [p.grad.tolist() for p in made.parameters if p.grad is not None]
+        found.append((numbers(estimate), gradients))
+    assert same(found[0], found[1])
+
+
+def test_simulations_whose_draws_are_made_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their weights first, and their states again from a copy of the generator."""
+    monkeypatch.setattr(importance, "_PART_DRAWS", 16)
+    found = []
+    for device in (CPU, DEVICE):
+        made = scenario("Importance", device)
+        estimate = problem(made, chunk=100).backward(
+            made.x0, *made.context, generator=generator(device)
+        )
+        gradients = [p.grad.tolist() for p in made.parameters if p.grad is not None]
+        found.append((numbers(estimate), gradients))
+    assert same(found[0], found[1])
+
+
+def test_machines_are_made_on_the_device_of_their_generator() -> None:
+    found = []
+    for device in (CPU, DEVICE):
+        machine = Gibbs.of_size(6, 4, generator=generator(device))
+        states = machine.random_states(3, generator(device))
+        assert {t.device for t in (*machine.parameters, states)} == {device}
+        found.append([p.tolist() for p in (*machine.parameters, states)])
     assert same(found[0], found[1])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -70,7 +71,7 @@ def test_a_state_goes_to_the_device_of_its_parameters(name: str) -> None:
     with torch.no_grad():
         for p, q in zip(there, here, strict=True):
             p.copy_(q)
-    second.load_state_dict(first.state_dict())
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
     for n in range(6, 11):
         step(first, here, n)
         step(second, there, n)
@@ -117,12 +118,12 @@ def test_torchs_own_optimizers_do_not_wait_either() -> None:
     assert record.waits == 0, record.where()
 
 
-@pytest.mark.parametrize("where", ["cpu", "gpu"])
+@pytest.mark.parametrize("where", [CPU, DEVICE], ids=str)
 @pytest.mark.parametrize("name", ["SGD", "Adagrad", "AMSGrad"])
-def test_random_iterates(name: str, where: str) -> None:
+def test_random_iterates(name: str, where: torch.device) -> None:
     """The generator may be of the host or of the device; its draws are the same here."""
     found = []
-    for device, source in ((CPU, CPU), (DEVICE, torch.device(where))):
+    for device, source in ((CPU, CPU), (DEVICE, where)):
         params = on(device)
         optimizer = CASES[name](params)
         iterate = RandomIterate(optimizer, torch.Generator(source).manual_seed(3))

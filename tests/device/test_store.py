@@ -52,3 +52,7 @@ def test_waits() -> None:
         store[[0, 1]]
     assert setting.waits <= 4, setting.where()
     assert reading.waits <= 5, reading.where()
+    with recorded() as slicing:
+        states = store[:2]
+    assert states.device == DEVICE
+    assert slicing.waits <= 2, slicing.where()  # whether all of them are known

@@ -456,10 +456,9 @@ class StepKernel(ABC, Generic[S]):
         Args:
             x0: where the chains start, (chains, *shape).
             context: as for `run`.
-            lengths: transitions of each chain, (chains,).
+            lengths: transitions of each chain, (chains,), on the host.
             generator: source of all randomness.
         """
-        lengths = lengths.cpu()
         order = lengths.argsort(descending=True, stable=True)
         rows = ship(order, x0.device)
         last, context = torch.empty_like(x0), take(context, rows)
