@@ -28,8 +28,11 @@ SOURCES = ROOT / "src" / "mlmcgrad"
 HERE = Path(__file__).parent
 # Folders of the library, with the tests that look at them, those that notice most first.
 TESTS = {
-    "": ("kernels", "iwae", "store", "waits", "places", "diagnostics", "training"),
-    "kernels": ("kernels", "waits", "places", "iwae", "diagnostics"),
+    "": (
+        *("measure", "kernels", "iwae", "store", "factors", "waits", "places"),
+        *("diagnostics", "training"),
+    ),
+    "kernels": ("kernels", "measure", "waits", "places", "iwae", "diagnostics"),
     "iwae": ("iwae", "waits", "training"),
     "optim": ("optimizers", "training"),
 }

@@ -57,6 +57,21 @@ def test_waits_of_an_objective(options: dict[str, Any], waits: int) -> None:
     assert record.waits <= 4 * waits, record.where()
 
 
+@pytest.mark.parametrize("kept", [CPU, DEVICE], ids=str)
+def test_a_store_may_be_on_the_host(kept: torch.device) -> None:
+    rows, found = torch.arange(6), []
+    for device in (CPU, DEVICE):
+        model, y = model_and_images(device)
+        store = Store(10, 4, device=CPU if device == CPU else kept)
+        store[rows[:3]] = torch.ones(3, 4)
+        made = iwae.Objective(model, "mlmc", candidates=4, truncation=8.0)
+        rng = torch.Generator(device).manual_seed(2)
+        step = made.backward(y, n=1, x0=store.start(rows), generator=rng)
+        store[rows] = step.estimate.last
+        found.append([step.bound, store[rows].tolist()])
+    assert same(found[0], found[1])
+
+
 def test_waits_of_persistent_chains() -> None:
     """Two more: the rows, and which of them have a state; and four to keep the states."""
     model, y = model_and_images(DEVICE)

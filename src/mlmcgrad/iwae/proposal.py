@@ -118,8 +118,10 @@ def complete(x0: Tensor | Remembered, drawn: Tensor) -> Tensor:
             f"x0 must have shape {tuple(drawn.shape)}, a state for each image, got "
             f"{tuple(points.shape)}"
         )
-    points = points.detach().to(drawn)
-    return torch.where(x0.known[:, None], points, drawn) if isinstance(x0, Remembered) else points
+    points = ship(points.detach().to(drawn.dtype), drawn.device)
+    if not isinstance(x0, Remembered):
+        return points
+    return torch.where(ship(x0.known, drawn.device)[:, None], points, drawn)
 
 
 EncoderGradient: TypeAlias = Literal["iwae", "dreg", "stl", "wake", "mixed"]
