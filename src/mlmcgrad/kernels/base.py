@@ -321,6 +321,7 @@ def graph_nodes(values: Tensor) -> Iterator[Any]:
                 seen.add(following)
                 todo.append(following)
 
+
 MEMORY = (
     "the memory of the device does not suffice for a chunk of states, so its halves are "
     "computed one by one, which costs time in every call; lower chunk"
