@@ -108,7 +108,8 @@ class WeightedBackward:
             (found,) = self._differentiate(part, last, (points,))
             return torch.zeros_like(points) if found is None else found
 
-        return torch.cat(self._fitting(slopes, measure, last=True))
+        parts = self._fitting(slopes, measure, last=True)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
