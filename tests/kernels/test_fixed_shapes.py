@@ -6,6 +6,7 @@ replaced by Python.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterator
 from typing import Any
 
@@ -78,6 +79,9 @@ def fresh() -> Iterator[None]:
     torch.compiler.reset()
 
 
+@pytest.mark.skipif(
+    hasattr(builtins, "_mutants_heard"), reason="graphs would contain what listens to functions"
+)
 @pytest.mark.usefixtures("fresh")
 def test_few_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced by torch, which makes a new graph for each shape, in 20 steps."""
