@@ -314,7 +314,7 @@ def test_what_does_not_fit_into_memory_is_differentiated_in_parts(named: bool) -
     assert p.grad is not None
     (whole,), expected = sizes, p.grad.clone()
     p.grad, sizes, room = None, [], whole // 3
-    with pytest.warns(RuntimeWarning, match="halves are differentiated one by one.*lower chunk"):
+    with pytest.warns(RuntimeWarning, match="halves are computed one by one.*lower chunk"):
         made.backward(START, generator=rng())
     torch.testing.assert_close(p.grad, expected, rtol=1e-12, atol=0.0)
     assert sum(size for size in sizes if size <= room) == whole

@@ -113,7 +113,7 @@ def _run(
         code = main(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it would come too late
     for thread in {*threading.enumerate()} - {threading.main_thread()}:
-        thread.join(10.0)
+        thread.join(100.0)  # workers that are still starting on a busy machine
     assert threading.active_count() == 1
     assert not multiprocessing.active_children()
     sys.exit(code)
