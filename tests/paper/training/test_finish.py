@@ -56,6 +56,7 @@ def test_the_check_of_an_interrupted_iteration_is_not_repeated(
 ) -> None:
     """The signal comes in iteration 17, after its check: resumed, it is as if it had not come."""
     monkeypatch.setattr("mlmcgrad.finish._LEAST", 1)
+    monkeypatch.setattr("mlmcgrad.finish._GROUPS", 4)
     settings = {**RECIPE, "finish": "auto", "iterations": 120, "batch_size": 40, "nll_samples": 2}
     settings |= {"probe_images": 0, "evaluate_every": 40, "checkpoint_every": 40, "log_every": 20}
     tiny.run(tmp_path / "whole", **settings)
