@@ -8,21 +8,29 @@ After B evaluations each method takes over from the same state, and the step siz
     jsa          a persistent chain of i-SIR for each row, DReG for the proposal;
     multilevel   unbiased: all levels of importance sampling up to a random one;
     auto         dreg5 until `mlmcgrad.Finish` says so, then multilevel; it checks when the step
-                 size begins to fall and again halfway, for 1 % of the evaluations.
+                 size begins to fall and again halfway, for 0.5 % of the evaluations.
 
 `cfa`: confirmatory factor analysis of 1000 rows with 30 items and 5 factors, whose likelihood and
 maximum are known exactly. `ifa`: item factor analysis of 1000 persons, 30 hard binary items, 5
 correlated factors; its maximum is computed by Newton steps on importance sampling with many draws.
+There, deepirtools5 and deepirtools25 are the package deepirtools (IWAE-DReG, AMSGrad, a constant
+step size, here the same) for the same evaluations and batches, if it is installed.
 
-`python -m benchmarks.finish cfa` goes on with what is in finish.json, and writes finish.md.
+`python -m benchmarks.finish cfa ifa` continues with what is in finish.json, and writes finish.md
+and docs/figures/finish.svg.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import importlib.util
+import io
 import json
+import math
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -33,21 +41,26 @@ import torch
 from torch import Tensor
 
 import mlmcgrad as mg
+from benchmarks.item_maximum import ItemMaximum, simulated
 from mlmcgrad.factors import FactorModel, gaussian_log_likelihood
 from mlmcgrad.finish import Finish, FinishCheck
 from mlmcgrad.iwae import Objective
 from mlmcgrad.kernels import Importance
 from mlmcgrad.optim import Averaged
+from mlmcgrad.paper.experiments import plots
+from mlmcgrad.paper.experiments.reproduce.claims import student_interval
 
 JSON = Path(__file__).with_name("finish.json")
+FIGURE = Path(__file__).parent.parent / "docs" / "figures" / "finish.svg"
 TRUNKS = Path("runs") / "finish"  # states at each B, from which a later call continues
-LR = 3e-3
+# Standard errors are 0.03 (cfa) and 0.2 (ifa).
+LR = {"cfa": 3e-3, "ifa": 1e-2}
 BATCH = 50
-SEEDS = range(1, 7)
+SEEDS = {"cfa": range(1, 7), "ifa": range(1, 6)}
 BUDGETS = {"cfa": (1e5, 3e5, 1e6, 3e6), "ifa": (1e6,)}
 METHODS = {
     "cfa": ("dreg5", "dreg40", "jsa", "multilevel", "auto"),
-    "ifa": ("dreg5", "dreg25", "jsa", "multilevel", "auto"),
+    "ifa": ("dreg5", "dreg25", "jsa", "multilevel", "auto", "deepirtools5", "deepirtools25"),
 }
 R = 2.0**-1.5
 LEVELS = mg.MLMCSum(64, R, assignment="balanced")
@@ -58,6 +71,7 @@ _CHECKS = (0.0, 0.5)  # parts of the decay after which `auto` checks
 class Task:
     """What is fitted, and how good parameters are."""
 
+    name: str
     y: Tensor
     model: FactorModel
     measure: Callable[[FactorModel], dict[str, float]]
@@ -67,7 +81,7 @@ class Training:
     """A training whose gradient can be changed."""
 
     def __init__(self, task: Task, seed: int) -> None:
-        self.task, model = task, task.model
+        self.task, self.lr, model = task, LR[task.name], task.model
         self.objectives = {
             "multilevel": Objective(
                 model,
@@ -86,7 +100,7 @@ class Training:
             self.objectives[f"dreg{k}"] = Objective(
                 model, "iwae", candidates=k, kernel="importance", encoder="dreg", thinning=0.0
             )
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=LR, fused=True)
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=self.lr, fused=True)
         self.averaged = Averaged(self.optimizer)
         levels = mg.MarkovGradient(
             Importance(model.log_weight, model.propose, 5),
@@ -119,7 +133,7 @@ class Training:
     def begin(self, budget: float) -> None:
         """Train at the constant step size until `budget` evaluations are spent in all."""
         while self.spent < budget:
-            self.step("dreg5", LR)
+            self.step("dreg5", self.lr)
 
     def end(self, method: str) -> list[str]:
         """Spend half as much again while the step size falls; return what the checks said."""
@@ -130,7 +144,7 @@ class Training:
                 if not self.finish.finishing:
                     said.append(str(self.check()))
             now = "multilevel" if self.finish.finishing else "dreg5"
-            rate = LR * max(0.0, (total - self.spent) / (total - begin))
+            rate = self.lr * max(0.0, (total - self.spent) / (total - begin))
             self.step(now if method == "auto" else method, rate)
         return said
 
@@ -184,7 +198,7 @@ def cfa(seed: int) -> Task:
         error = (model.decoder.free.double() - estimates).square().mean().sqrt()
         return {"lost": best - gaussian_log_likelihood(model, y), "rmse": float(error)}
 
-    return Task(y, model, measure)
+    return Task("cfa", y, model, measure)
 
 
 def _maximum(model: FactorModel, y: Tensor) -> tuple[float, Tensor]:
@@ -213,16 +227,76 @@ def _maximum(model: FactorModel, y: Tensor) -> tuple[float, Tensor]:
     return -len(y) * float(minus().detach()), theta.free.detach()
 
 
-TASKS: dict[str, Callable[[int], Task]] = {"cfa": cfa}
+def ifa(seed: int) -> Task:
+    """Binary items with a right answer that few persons know; each belongs to one factor."""
+    y, truth = simulated(seed)
+    best = ItemMaximum(truth.decoder, y)
+    pattern = (truth.decoder.loadings > 0.0).float()
+    model = FactorModel(y, pattern, hidden=100, generator=torch.Generator().manual_seed(seed))
+
+    def measure(model: FactorModel) -> dict[str, float]:
+        lost, error = best.lost(model.decoder)
+        z = best.errors(model.decoder)
+        ratio = model.decoder.free.detach().double() / best.theta.free.detach()
+        return {
+            "lost": lost,
+            "lost_error": error,
+            "loadings_error": float(z.square().mean().sqrt()),
+            "shrinkage": float(ratio.mean()) - 1.0,
+        }
+
+    return Task("ifa", y, model, measure)
+
+
+TASKS: dict[str, Callable[[int], Task]] = {"cfa": cfa, "ifa": ifa}
+
+
+def deepirtools(task: Task, seed: int, draws: int, evaluations: float) -> tuple[FactorModel, float]:
+    """Fit items with the package of this name; return the model and the seconds it took."""
+    import deepirtools as other
+
+    pattern = (task.model.decoder.loadings != 0.0).float()
+    items, factors = pattern.shape
+    other.manual_seed(seed)
+    with contextlib.redirect_stdout(io.StringIO()):
+        rival = other.IWAVE(
+            "grm",
+            learning_rate=LR["ifa"],
+            latent_size=factors,
+            n_cats=[2] * items,
+            Q=pattern,
+            correlated_factors=list(range(factors)),
+            inference_net_sizes=[100],
+            n_intervals=10**9,
+        )
+        epochs = round(evaluations / (draws * len(task.y)))
+        begin = time.process_time()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it warns that it has not stopped by itself
+            rival.fit(task.y, batch_size=BATCH, iw_samples=draws, max_epochs=epochs)
+        seconds = time.process_time() - begin
+    model = copy.deepcopy(task.model)
+    theta = model.decoder
+    loadings = rival.loadings
+    signs = torch.where(loadings.sum(0) < 0.0, -1.0, 1.0)
+    lower = torch.linalg.cholesky(signs[:, None] * rival.cov * signs)
+    lower = lower / lower.diagonal()[:, None]
+    with torch.no_grad():
+        theta.free.copy_((loadings * signs)[tuple(theta.place)])
+        theta.intercept.copy_(rival.intercepts.flatten())
+        theta.raw.copy_(lower[tuple(torch.tril_indices(factors, factors, -1))])
+    return model, seconds
 
 
 def measure(name: str, results: list[dict[str, Any]], save: Callable[[], None]) -> None:
     """Add what is missing: all seeds of a budget, then those of the next."""
     done = {(r["task"], r["seed"], r["budget"], r["method"]) for r in results}
+    installed = importlib.util.find_spec("deepirtools") is not None
     TRUNKS.mkdir(parents=True, exist_ok=True)
     for earlier, budget in pairwise((0.0, *BUDGETS[name])):
-        for seed in SEEDS:
+        for seed in SEEDS[name]:
             methods = [m for m in METHODS[name] if (name, seed, budget, m) not in done]
+            methods = [m for m in methods if installed or not m.startswith("deepirtools")]
             trunk = TRUNKS / f"{name}-{seed}-{budget:g}.pt"
             if not methods and trunk.exists():
                 continue
@@ -236,26 +310,120 @@ def measure(name: str, results: list[dict[str, Any]], save: Callable[[], None]) 
             state = training.state()
             torch.save(state, trunk)
             for method in methods:
+                result = {"task": name, "seed": seed, "budget": budget, "method": method}
+                if method.startswith("deepirtools"):
+                    draws = int(method.removeprefix("deepirtools"))
+                    model, seconds = deepirtools(task, seed, draws, 1.5 * budget)
+                    result |= task.measure(model)
+                    # Seconds of a third, as for the others.
+                    result |= {"evaluations": 1.5 * budget, "seconds": round(seconds / 3.0, 2)}
+                    results.append(result)
+                    save()
+                    continue
                 begin = time.process_time()
                 said = training.end(method)
                 seconds = time.process_time() - begin
                 with training.averaged.applied():
                     averaged = task.measure(task.model)
-                results.append(
-                    {
-                        "task": name,
-                        "seed": seed,
-                        "budget": budget,
-                        "method": method,
-                        **task.measure(task.model),
-                        **{f"averaged_{key}": value for key, value in averaged.items()},
-                        "evaluations": training.spent,
-                        "seconds": round(seconds, 2),
-                        "checks": said,
-                    }
-                )
+                result |= task.measure(task.model)
+                result |= {f"averaged_{key}": value for key, value in averaged.items()}
+                result |= {"evaluations": training.spent, "seconds": round(seconds, 2)}
+                results.append(result | {"checks": said})
                 save()
                 training.load(state)
+
+
+NAMES = {
+    "dreg5": "IWAE-DReG(5)",
+    "dreg25": "IWAE-DReG(25)",
+    "dreg40": "IWAE-DReG(40)",
+    "jsa": "persistent chains (JSA)",
+    "multilevel": "multilevel",
+    "auto": "by the rule (auto)",
+    "deepirtools5": "deepirtools, 5 draws",
+    "deepirtools25": "deepirtools, 25 draws",
+}
+TITLES = {
+    "cfa": "Confirmatory factor analysis: 1000 rows, 30 items, 5 factors, exact likelihood",
+    "ifa": "Item factor analysis: 1000 persons, 30 hard binary items, 5 correlated factors",
+}
+
+
+def of(
+    results: list[dict[str, Any]], name: str, budget: float, method: str
+) -> dict[int, dict[str, Any]]:
+    """Return the results of a method by seed."""
+    key = (name, budget, method)
+    return {r["seed"]: r for r in results if (r["task"], r["budget"], r["method"]) == key}
+
+
+def markdown(results: list[dict[str, Any]]) -> str:
+    """Return the tables of finish.md."""
+    lines: list[str] = []
+    for name, budgets in BUDGETS.items():
+        last = "loadings, standard errors" if name == "ifa" else "loadings, rmse"
+        for budget in budgets:
+            first = of(results, name, budget, "dreg5")
+            if not first:
+                continue
+            lines += [
+                f"{TITLES[name]}; {budget:.0e} evaluations with IWAE-DReG(5), then half as many "
+                f"more; means over {len(first)} seeds".replace("e+0", "e"),
+                "",
+                f"| the end | nats lost | at averages | DReG(5) over this, 95 % | {last} | s |",
+                "|---|---|---|---|---|---|",
+            ]
+            for method in METHODS[name]:
+                if own := of(results, name, budget, method):
+                    lines.append(_row(method, own, first))
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _row(method: str, own: dict[int, dict[str, Any]], first: dict[int, dict[str, Any]]) -> str:
+    def mean(key: str, digits: str = ".3g") -> str:
+        values = [row[key] for row in own.values() if key in row]
+        return format(sum(values) / len(values), digits) if values else ""
+
+    title = NAMES[method]
+    if method == "auto":
+        changed = sum(any("finish without" in each for each in r["checks"]) for r in own.values())
+        title += f", changes in {changed} of {len(own)}"
+    ratio = ""
+    pairs = [(first[seed]["lost"], row["lost"]) for seed, row in own.items()]
+    if method != "dreg5" and min(min(pair) for pair in pairs) > 0.0:
+        logs = [math.log(a / b) for a, b in pairs]
+        middle, low, high = map(math.exp, student_interval(logs))  # type: ignore[arg-type]
+        ratio = f"{middle:.3g} ({low:.3g} to {high:.3g})"
+    elif method != "dreg5":
+        middle, low, high = student_interval([a - b for a, b in pairs])
+        ratio = f"{middle:.2f} nats more ({low:.2f} to {high:.2f})"
+    error = "loadings_error" if "loadings_error" in next(iter(own.values())) else "rmse"
+    cells = [title, mean("lost"), mean("averaged_lost"), ratio, mean(error), mean("seconds", ".1f")]
+    return f"| {' | '.join(cells)} |"
+
+
+def draw(results: list[dict[str, Any]], path: Path) -> None:
+    """Draw log-likelihood lost against evaluations."""
+    shown = {"dreg5": "dreg", "dreg40": "average", "jsa": "jsa", "multilevel": "mlmc"}
+    drawn = TRUNKS / "finish"
+    with plots.panels(1, drawn) as (_, (axes,)):
+        for method, colour in shown.items():
+            ends, lost = [], []
+            for budget in BUDGETS["cfa"]:
+                if own := of(results, "cfa", budget, method):
+                    ends.append(1.5 * budget)
+                    logs = [math.log(row["lost"]) for row in own.values()]
+                    lost.append([math.exp(v or 0.0) for v in student_interval(logs)])
+            middle, low, high = zip(*lost, strict=True)
+            tint, mark = plots.COLOURS[colour], plots.MARKERS.get(colour, "s")
+            axes.fill_between(ends, low, high, color=tint, alpha=0.15, linewidth=0.0)
+            axes.plot(ends, middle, color=tint, marker=mark, label=NAMES[method])
+        plots.log_axes(axes)
+        axes.set_xlabel("evaluations in all; the last third by the method named")
+        axes.set_ylabel("log-likelihood lost, nats")
+        axes.legend()
+    path.write_bytes(drawn.with_suffix(".svg").read_bytes())
 
 
 def main() -> None:
@@ -270,6 +438,8 @@ def main() -> None:
 
     for name in sys.argv[1:] or TASKS:
         measure(name, results, save)
+    JSON.with_suffix(".md").write_text(markdown(results))
+    draw(results, FIGURE)
 
 
 if __name__ == "__main__":

@@ -431,9 +431,12 @@ def plan(
             iterations of a training. By default the rows of x0, and at least 8. For a plan
             within a training use at least twice the number already made, because the iterates
             before the plan have to be forgotten.
-        iteration: the iteration of the training at which the plan is made, for `Plan.schedule`. The
-            loss must then have the whole gradient: F(data) − F(x) and not only −F(x). 0 ignores how
-            far the training is from convergence, so T rises as soon as the bias exceeds the noise.
+        iteration: the iteration of the training at which the plan is made, for `Plan.schedule`. Put
+            averaged parameters into the model before (`optim.Averaged.applied`): at an iterate of a
+            constant step size, the plan measures the noise of that step size, not the distance to
+            convergence. The loss must have the whole gradient: F(data) − F(x) and not only −F(x).
+            0 ignores how far the training is from convergence, so T rises as soon as the bias
+            exceeds the noise.
         after: T_n of the training so far: the schedule used before the first plan, or the
             `schedule` of an earlier plan. The new schedule starts at its T and never falls below
             it, because chains mix more slowly as a training proceeds, and pilots are noisy. None

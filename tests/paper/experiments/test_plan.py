@@ -24,6 +24,8 @@ from mlmcgrad.paper.experiments.plan import (
     starts,
 )
 from mlmcgrad.paper.experiments.settings import PlanSettings
+from mlmcgrad.paper.training import loop
+from mlmcgrad.paper.training.loop import read_trainer
 from mlmcgrad.paper.training.trainer import Trainer
 from tests.chains import rng
 from tests.faults.commands import shortened
@@ -176,9 +178,30 @@ def test_a_training_is_planned_and_compared(changes: dict[str, Any], tmp_path: P
         "i-SIR. A gradient",
         "Importance sampling. A gradient",
         "is best at budgets",
+        "planned for iteration 3, at averaged parameters: ",
         str(folder),
     ):
         assert text in printed
+
+
+def test_it_plans_at_averaged_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "load", lambda settings: tiny.source())
+    tiny.run(tmp_path, iterations=3, method="mlmc", lr=0.1)
+    trainer = read_trainer(tmp_path)
+    last = [p.detach().clone() for p in trainer.model.parameters()]
+    with trainer.averaged.applied():
+        averages = [p.detach().clone() for p in trainer.model.parameters()]
+    places: list[list[torch.Tensor]] = []
+
+    def noting(trainer: Trainer, *_: object) -> None:
+        places.append([p.detach().clone() for p in trainer.model.parameters()])
+        raise ValueError("seen")
+
+    monkeypatch.setattr("mlmcgrad.paper.experiments.plan._plans", noting)
+    with pytest.raises(ValueError, match="seen"):
+        plan(tmp_path)
+    assert all(map(torch.equal, places[0], averages))
+    assert not all(map(torch.equal, places[0], last))
 
 
 def test_the_numbers_are_written_before_the_figures(tmp_path: Path) -> None:

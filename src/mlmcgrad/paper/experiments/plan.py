@@ -82,7 +82,8 @@ def run(settings: PlanSettings, console: Console) -> dict[str, Any]:
     best = f"{describe(plans[chosen].estimator)} by {_TITLES[chosen]}"
     first, *others = comparison.best(settings.budget) or ("none",)
     as_good = f", {' and '.join(others)} may be as good" if others else ""
-    print_text(f"planned for iteration {trainer.iteration}: {best}", console)
+    where = f"iteration {trainer.iteration}, at averaged parameters"
+    print_text(f"planned for {where}: {best}", console)
     print_text(f"measured at {settings.budget:g} evaluations: best is {first}{as_good}", console)
     print_text(f"files: {settings.folder}", console)
     return summary
