@@ -1,13 +1,17 @@
-"""Factor analysis: a training that ends where its biased gradient vanishes, and one that goes on.
+"""Factor analysis: a training that stops where its biased gradient vanishes, and one that does not.
 
 Five hidden traits explain thirty items. The likelihood of this model is known, so that we can see
 what a training loses of its maximum. Both trainings begin with the importance weighted bound
 (IWAE-DReG, 5 draws), whose gradient is cheap and biased; after two thirds of the evaluations the
-step size begins to fall to 0. Then the first continues as before. The second asks `mlmcgrad.Finish`
-whether the bias is what is left, and if so ends with a multilevel gradient, which has none.
-Takes about 20 seconds and ends with
+step size begins to fall to 0. The first continues as before. The second asks `mlmcgrad.Finish`
+whether the remaining error is bias, and if so ends with a multilevel gradient, which has none.
+Takes about 30 seconds and ends with
 
-LINES
+    maximum of the log-likelihood -47069.60
+    biased to its end    -47070.77, lost 1.16
+    with a finish        -47069.85, lost 0.25
+    squared bias 0.00382 ± 0.0019, squared mean gradient 0.000355, gain 0.00167 ± 0.00094: finish
+    without bias (359 rows, 4325 evaluations)
 """
 
 import torch
@@ -83,7 +87,8 @@ def train(y: Tensor, model: FactorModel, evaluations: float, *, finish: bool) ->
             with averaged.applied(), torch.no_grad():
                 mean, log_scale = model.encoder(y)
             with averaged.applied():
-                said = str(rule.check(None, y, mean, log_scale, spent=spent, generator=rng))
+                check = rule.check(None, y, mean, log_scale, spent=spent, generator=rng)
+            said = str(check or "too early for a check")
             spent += rule.evaluations - before
         if len(order) < BATCH:
             order = torch.randperm(len(y), generator=rng)

@@ -115,6 +115,14 @@ def test_boltzmann_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in lines[1:]] == ["CD-1", "average", "MLMCSum(64)"]
 
 
+def test_factor_analysis_example(capsys: pytest.CaptureFixture[str]) -> None:
+    main = runpy.run_path(str(ROOT / "examples" / "factor_analysis.py"))["main"]
+    main(evaluations=10_000, rows=200)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["maximum", "biased", "with"]
+    assert all(float(line.split()[-1]) > 0.0 for line in lines[1:3])
+
+
 def test_mixed_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "examples" / "mixed.py"))["main"](groups=60, out=tmp_path / "a.png")
     lines = capsys.readouterr().out.splitlines()
