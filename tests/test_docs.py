@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import scale
+from benchmarks import finish, scale
 from benchmarks.run import markdown
 
 from mlmcgrad.cli.commands import COMMANDS, parse
@@ -130,6 +130,17 @@ def test_estimators_are_as_measured() -> None:
         assert gain == ("" if "IWAE" in text else f"{row['gain']:.2f}")
     for number in (measured["sum form at T = 128"], *_slopes(measured)):
         assert f"{number:.2f}" in page
+
+
+def test_finishes_are_as_measured() -> None:
+    """The page has all tables of finish.json."""
+    folder = ROOT / "benchmarks"
+    measured = finish.markdown(json.loads((folder / "finish.json").read_text(encoding="utf-8")))
+    assert (folder / "finish.md").read_text(encoding="utf-8") == measured
+    page = _page("results/finish.md")
+    tables = measured.split("\n\n")
+    assert len(tables) > 10
+    assert all(table.strip() in page for table in tables)
 
 
 def _slopes(measured: Any) -> list[float]:

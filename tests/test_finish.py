@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import mlmcgrad as mg
-from mlmcgrad.finish import Finish, off_diagonal_mean
+from mlmcgrad.finish import Finish, PointEstimate, off_diagonal_mean
 
 R = 2.0**-1.5
 CANDIDATES = 2
@@ -119,6 +119,28 @@ def test_a_clear_decision_is_cheap_and_a_close_one_is_not() -> None:
     close, _ = trained(biased_mean(), levels=1.0, noise=1.0)
     assert check(far).evaluations < 0.2 * 0.005 * 1e6
     assert check(close, rows=10**5).evaluations > 0.5 * 0.005 * 1e6
+
+
+@pytest.mark.parametrize("gain", [1e-3, -1e-3])
+def test_the_sign_of_the_gain_decides_and_its_error_how_much_is_simulated(
+    gain: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gains of 0.1 standard errors need both stages, those of 10 only the first."""
+    spent = []
+    for error in (10.0 * abs(gain), 0.1 * abs(gain)):
+        finish, _ = trained(0.0)
+        numbers = (PointEstimate(gain, error), PointEstimate(0.0, 1.0), 0.0)
+        monkeypatch.setattr(finish, "_compare", lambda *_, numbers=numbers: numbers)
+        found = check(finish)
+        assert found.finish == finish.finishing == (gain > 0.0)
+        spent.append(found.evaluations)
+    assert spent[0] > 4 * spent[1]
+
+
+def test_an_early_check_begins_with_the_fewest_rows() -> None:
+    """Where an eighth of the share is less than 16 rows, these still come first."""
+    finish, _ = trained(biased_mean() - 3.0)
+    assert check(finish, spent=2e4).rows == 16
 
 
 def test_all_checks_together_spend_the_share() -> None:
