@@ -57,7 +57,7 @@ TRUNKS = Path("runs") / "finish"  # states at each B, from which a later call co
 LR = {"cfa": 3e-3, "ifa": 1e-2}
 BATCH = 50
 SEEDS = {"cfa": range(1, 7), "ifa": range(1, 6)}
-BUDGETS = {"cfa": (1e5, 3e5, 1e6, 3e6), "ifa": (1e6,)}
+BUDGETS = {"cfa": (1e5, 3e5, 1e6, 3e6), "ifa": (1e6, 3e6)}
 METHODS = {
     "cfa": ("dreg5", "dreg40", "jsa", "multilevel", "auto"),
     "ifa": ("dreg5", "dreg25", "jsa", "multilevel", "auto", "deepirtools5", "deepirtools25"),
@@ -253,8 +253,7 @@ TASKS: dict[str, Callable[[int], Task]] = {"cfa": cfa, "ifa": ifa}
 
 def deepirtools(task: Task, seed: int, draws: int, evaluations: float) -> tuple[FactorModel, float]:
     """Fit items with the package of this name; return the model and the seconds it took."""
-    import deepirtools as other
-
+    other = importlib.import_module("deepirtools")
     pattern = (task.model.decoder.loadings != 0.0).float()
     items, factors = pattern.shape
     other.manual_seed(seed)
@@ -284,6 +283,7 @@ def deepirtools(task: Task, seed: int, draws: int, evaluations: float) -> tuple[
     with torch.no_grad():
         theta.free.copy_((loadings * signs)[tuple(theta.place)])
         theta.intercept.copy_(rival.intercepts.flatten())
+        assert theta.raw is not None
         theta.raw.copy_(lower[tuple(torch.tril_indices(factors, factors, -1))])
     return model, seconds
 
@@ -392,12 +392,9 @@ def _row(method: str, own: dict[int, dict[str, Any]], first: dict[int, dict[str,
     ratio = ""
     pairs = [(first[seed]["lost"], row["lost"]) for seed, row in own.items()]
     if method != "dreg5" and min(min(pair) for pair in pairs) > 0.0:
-        logs = [math.log(a / b) for a, b in pairs]
-        middle, low, high = map(math.exp, student_interval(logs))  # type: ignore[arg-type]
+        interval = student_interval([math.log(a / b) for a, b in pairs])
+        middle, low, high = (math.exp(end or 0.0) for end in interval)
         ratio = f"{middle:.3g} ({low:.3g} to {high:.3g})"
-    elif method != "dreg5":
-        middle, low, high = student_interval([a - b for a, b in pairs])
-        ratio = f"{middle:.2f} nats more ({low:.2f} to {high:.2f})"
     error = "loadings_error" if "loadings_error" in next(iter(own.values())) else "rmse"
     cells = [title, mean("lost"), mean("averaged_lost"), ratio, mean(error), mean("seconds", ".1f")]
     return f"| {' | '.join(cells)} |"

@@ -78,6 +78,7 @@ class ItemMaximum:
     def _newton(self, *, adapt: bool) -> float:
         """Do a step; return how much it gains to second order, times two."""
         theta, scores = self.theta, []
+        assert theta.raw is not None
         item, factor = theta.place
         means, seconds = [], []
         for rows, z, log_q in self._draws(0):
@@ -98,7 +99,7 @@ class ItemMaximum:
         step = step * min(0.5, 0.5 / float(step.abs().max()))
         parts = step.split([theta.free.numel(), len(theta.intercept), theta.raw.numel()])
         for parameter, part in zip((theta.free, theta.intercept, theta.raw), parts, strict=True):
-            parameter += part
+            parameter.add_(part)
         self.se = torch.linalg.inv(information).diagonal().sqrt()[: theta.free.numel()]
         if adapt:
             covariance = second - mean[:, :, None] * mean[:, None, :]
