@@ -391,7 +391,7 @@ def _row(method: str, own: dict[int, dict[str, Any]], first: dict[int, dict[str,
         title += f", changes in {changed} of {len(own)}"
     ratio = ""
     pairs = [(first[seed]["lost"], row["lost"]) for seed, row in own.items()]
-    if method != "dreg5" and min(min(pair) for pair in pairs) > 0.0:
+    if method != "dreg5" and len(pairs) > 1 and min(map(min, pairs)) > 0.0:
         interval = student_interval([math.log(a / b) for a, b in pairs])
         middle, low, high = (math.exp(end or 0.0) for end in interval)
         ratio = f"{middle:.3g} ({low:.3g} to {high:.3g})"
