@@ -40,7 +40,11 @@ def test_the_same_seed_gives_the_same_fit(fit: Fit) -> None:
     again = mixed.fit(MODEL.formula, MODEL.data, "bernoulli", seed=1)
     other = mixed.fit(MODEL.formula, MODEL.data, "bernoulli", seed=2)
     assert torch.equal(again.theta, fit.theta)
-    assert not torch.equal(other.theta, fit.theta)
+    assert fit.certificate is not None
+    assert again.certificate is not None
+    assert other.certificate is not None
+    assert torch.equal(again.certificate.displacement, fit.certificate.displacement)
+    assert not torch.equal(other.certificate.displacement, fit.certificate.displacement)
 
 
 def test_the_order_of_rows_and_units_of_columns_do_not_matter(fit: Fit) -> None:

@@ -133,6 +133,10 @@ class Crossed:
         ]
         return float(self._closed(theta, start)), torch.stack(slopes)
 
+    def curvature(self, theta: Tensor) -> Tensor:
+        """Return the information of a normal response, (θ, θ)."""
+        return laplace_information(self._laplace(theta))
+
     def settle(self, theta: Tensor) -> bool:
         """Return False: a closed form is as precise as can be."""
         return False

@@ -149,6 +149,7 @@ class Grouped:
         self._modes: list[Tensor | None] = [None] * len(self._buckets)  # of the last call
         self._closed, effects = isinstance(family, Gaussian), self.layout.random
         self._nodes = 2 if self._closed else _FIRST_NODES  # in each direction
+        self._rough = 2 if self._closed else 2 * _FIRST_NODES  # where less precision is enough
         self.exact = estimator is None and (self._closed or effects <= 2) and self._more()
 
     @property
@@ -173,7 +174,10 @@ class Grouped:
         """Return the score and the outer products of the groups' scores, of a subset if large."""
         count = len(self._order)
         if count <= _BATCH:
-            (found,) = self._scores(theta, self.proposals(theta))
+            if self.exact:
+                _, found = self._values_and_scores(theta, self._rough)
+            else:
+                (found,) = self._scores(theta, self.proposals(theta))
             return found.sum(0), found.T @ found
         share, proposals, scales = _BATCH / count, [], []
         for bucket in self._buckets:
@@ -186,11 +190,17 @@ class Grouped:
 
     def value_and_score(self, theta: Tensor) -> tuple[float, Tensor]:
         """Return the log-likelihood and the score by quadrature."""
-        value, score = 0.0, theta.new_zeros(len(theta))
-        for part, u, log_w, slope, of_phi in self._quadrature(theta, self._nodes):
-            value += float(log_w.logsumexp(1).sum())
-            score += self._group_scores(part, theta, u, log_w.softmax(1), slope, of_phi).sum(0)
-        return value, score
+        values, scores = self._values_and_scores(theta, self._nodes)
+        return float(values.sum()), scores.sum(0)
+
+    def _values_and_scores(self, theta: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
+        """Return them for each group, in the order of the buckets."""
+        values, scores = [], []
+        for part, u, log_w, slope, of_phi in self._quadrature(theta, nodes):
+            values.append(log_w.logsumexp(1))
+            c = log_w.softmax(1)
+            scores.append(self._group_scores(part, theta, u, c, slope, of_phi))
+        return torch.cat(values), torch.cat(scores)
 
     def settle(self, theta: Tensor) -> bool:
         """Use as many nodes as the likelihood at θ needs; return whether that changes anything."""
@@ -229,14 +239,9 @@ class Grouped:
 
     def information(self, theta: Tensor, effort: int = 1) -> Tensor:
         """Return estimates of the observed information, symmetric: 8, or 2 equal exact ones."""
-        if self.exact:
-            rows = [
-                (self.value_and_score(theta - h)[1] - self.value_and_score(theta + h)[1])
-                / (2.0 * h.sum())
-                for h in torch.diag(_STEP * theta.abs().clamp(min=1.0))
-            ]
-            exact = torch.stack(rows)
-            return (0.5 * (exact + exact.T)).expand(2, -1, -1)
+        if self.exact:  # its relative error may be far larger than that of the likelihood
+            nodes = max(self._rough, self._nodes // 2)
+            return self._curvature(theta, nodes).expand(2, -1, -1)
         wanted = _DRAWS * self.layout.random**2
         draws = effort * max(32, min(wanted, _DRAWS_IN_ALL // len(self._order)))
         size, family = self.layout.size, self._family
@@ -250,6 +255,20 @@ class Grouped:
                     moved = propose(part.bucket, self.layout, family, theta + h, part.mode, True)
                     total[:, i] -= self._terms(moved[owner], theta + h, t) / (2.0 * h[i])
         return 0.5 * (total + total.mT)
+
+    def curvature(self, theta: Tensor) -> Tensor:
+        """Return the information to the precision that a Newton step needs, (θ, θ)."""
+        return self._curvature(theta, self._rough)
+
+    def _curvature(self, theta: Tensor, nodes: int) -> Tensor:
+        rows = []
+        for h in torch.diag(_STEP * theta.abs().clamp(min=1.0)):
+            below, above = (
+                self._values_and_scores(at, nodes)[1].sum(0) for at in (theta - h, theta + h)
+            )
+            rows.append((below - above) / (2.0 * h.sum()))
+        found = torch.stack(rows)
+        return 0.5 * (found + found.T)
 
     def _terms(self, blocks: Proposal, theta: Tensor, t: Tensor) -> Tensor:
         """Return terms whose mean is the score, summed over the groups, (blocks, θ).

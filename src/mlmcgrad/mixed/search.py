@@ -191,6 +191,9 @@ class MarginalLikelihood(Protocol):
     def value_and_score(self, theta: Tensor) -> tuple[float, Tensor]:
         """Return the exact log-likelihood and its gradient, if `exact`."""
 
+    def curvature(self, theta: Tensor) -> Tensor:
+        """Return the information for a Newton step, (θ, θ), if `exact`."""
+
     def settle(self, theta: Tensor) -> bool:
         """Make the integrals at θ precise; return whether that changes them, or `exact`."""
 
@@ -338,7 +341,7 @@ def _climb(likelihood: MarginalLikelihood, theta: Tensor, most: int) -> Iterator
         if not likelihood.exact:
             return
         if information is None:
-            information = Information.at(likelihood, theta, math.inf)
+            information = Information(likelihood.curvature(theta).expand(2, -1, -1))
         step = _bounded(likelihood, theta, information.inverse @ score)
         for _ in range(_HALVINGS):
             found = likelihood.value_and_score(theta + step)
