@@ -1,6 +1,6 @@
 """Multilevel Monte Carlo gradients for models trained through a Markov chain.
 
-Twenty lines to start with are in the README; each module opens with its formulas.
+The README has a twenty-line example to get you started; each module opens with its formulas.
 
 Submodules are imported when they are first used: importing torch takes over a second, and
 `mlmcgrad --help` does not need it.

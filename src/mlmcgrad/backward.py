@@ -417,9 +417,8 @@ class Estimate:
         invalid: proposals refused because the density or its gradient was NaN or +∞ there.
         last: final state of each chain, (chains, *shape): a warm start for the next call.
         parameters: the tensors that received a gradient, in the order of `gradient.gradient`.
-        cut: chains that the budget of an infinite truncation made shorter. The bias, that of the
-            longest length within the budget, is a property of the estimator: it is the same where
-            no chain of this call was cut.
+        cut: chains that the budget of an infinite truncation made shorter. The bias is that of the
+            longest length within the budget, whether or not a chain of this call was cut.
     """
 
     value: float

@@ -47,7 +47,7 @@ class Lengths:
         return self.weights.flip(1).cumsum(1).abs().amax(1)
 
     def correction(self) -> Lengths:
-        """Return the same simulations, with the measure minus that of the shortest length.
+        """Return the same simulations, with the measure of the shortest length subtracted.
 
         The weights of a simulation sum to 0: the estimate is a sample of the bias, with the sign
         reversed, that `Average(p_1)` has and this estimator has not.

@@ -138,8 +138,9 @@ def drop(measure: Measure, tolerance: float = 0.0) -> Measure:
 def thin(measure: Measure, probability: Floats, uniform: Floats) -> tuple[Measure, Integers]:
     """Leave out points at random, without changing the expectation.
 
-    A point is kept with its probability and its coefficient is divided by it. With `certainty`
-    for the probability, every coefficient that is kept has at least the size of the threshold.
+    Each point is kept with a given probability, and the coefficient of a kept point is divided by
+    that probability. With `certainty` for the probability, every coefficient that is kept has at
+    least the size of the threshold.
 
     Args:
         measure: the measure.
@@ -181,8 +182,8 @@ def systematic(probability: Floats, owner: Integers, uniform: Floats) -> Boolean
         probability: (points,) in [0, 1].
         owner: index of the chain of each point, (points,).
         uniform: U of each chain, (chains,). It is replaced by the fractional part of U plus the
-            probabilities of the chain, so that a chain may come in pieces: what is kept does not
-            depend on where they end.
+            probabilities of the chain, so that a chain may be processed in pieces: the points kept
+            do not depend on where the pieces end.
 
     Returns:
         Which ones are kept, (points,).

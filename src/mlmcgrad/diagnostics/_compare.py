@@ -9,11 +9,12 @@ ones that with the smallest bias. Two contenders have equal errors at
 
     B* = (c₂ variance₂ − c₁ variance₁) / (bias₁² − bias₂²).
 
-Each contender is simulated independently, the rows of x0 and context in turn and equally often.
-With b̂ the difference between its mean and the reference, and Σ̂ the covariance matrix of b̂, from the
-noise within rows and that of the reference, its squared bias is ‖b̂‖² − tr Σ̂, with the standard
-deviation √(4 b̂ᵀΣ̂b̂ + 2 tr Σ̂²). The variance is that within rows too: differences between rows are
-not noise of an average over them. With more than 512 parameters, gradients are projected first.
+Each contender is simulated independently, cycling through the rows of x0 and context so that each
+is used equally often. With b̂ the difference between its mean and the reference, and Σ̂ the
+covariance matrix of b̂, from the noise within rows and that of the reference, its squared bias is
+‖b̂‖² − tr Σ̂, with the standard deviation √(4 b̂ᵀΣ̂b̂ + 2 tr Σ̂²). The variance is that within rows
+too: differences between rows are not noise of an average over them. With more than 512 parameters,
+gradients are projected first.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ follow from means and covariances of
     D_0 = H^{(1)}   and   D_l = H^{(2^l)} − H^{(2^{l−1})}.
 
 Simulations of length 2^j give them for all l, m ≤ j at once. All lengths together get the same
-number of steps. A chain is simulated in segments of doubling length, each from the end of the one
-before, and their averages are combined; importance sampling is one set of draws, weighted in groups
-of each size.
+number of steps. A chain is simulated in segments of doubling length, each starting where the last
+one ended, and their averages are combined; for importance sampling, a single set of draws is
+weighted in groups of each size.
 
 **Sketches.** Gradients of more than 512 parameters are projected by a count sketch, which keeps
 inner products: every parameter is added, with a random sign s_i, to one of m numbers b(i),

@@ -276,8 +276,9 @@ def deal(cost: Tensor | Sequence[float], shares: int) -> list[Tensor]:
         shares: number of shares, from 1 to the number of items.
 
     Returns:
-        The indices of the items of each share, ascending. Of shares with equal cost the one with
-        fewer items is next, and then the first: the same in every process.
+        The indices of the items of each share, ascending. Ties in cost are broken in favour of the
+        share with fewer items, then the one that comes first, so every process makes the same
+        choice.
 
     Example:
         >>> [rows.tolist() for rows in deal([1.0, 8.0, 2.0, 4.0, 2.0], 2)]

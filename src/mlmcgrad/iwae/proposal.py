@@ -95,7 +95,7 @@ def log_weight(
 
 @QUIET
 def summarize_weights(pieces: list[FirstWeights]) -> dict[str, float]:
-    """Return fields of `ObjectiveInfo`: means over the batch of functions of the first k weights.
+    """Return the fields of `ObjectiveInfo`: batch means of functions of the first k weights.
 
     The first candidate of a persistent chain is its previous state, which is not a draw of q: the
     block then consists of the other k−1.

@@ -168,7 +168,7 @@ def take(context: Context, rows: Tensor | slice) -> Context:
 
 
 def check_context(context: Any, place: str = "context") -> None:
-    """Refuse numbers that look as if they had one row per chain, but are not a tensor."""
+    """Reject array-like data that appear to have one row per chain but are not tensors."""
     if isinstance(context, dict):
         for key, value in context.items():
             check_context(value, f"{place}[{key!r}]")
@@ -222,7 +222,7 @@ def check_place(name: str, part: Tensor | torch.Generator, chains: Tensor) -> No
 
 
 def check_places(x0: Start, context: Context, generator: torch.Generator) -> None:
-    """Refuse a call whose context or generator is on another device than its chains.
+    """Reject a call whose context or generator is on a different device from its chains.
 
     The device of the chains is that of x0, or of the context if the kernel draws the start.
     """
@@ -310,7 +310,7 @@ def check_rows_apart(values: Tensor) -> None:
 
 
 def graph_nodes(values: Tensor) -> Iterator[Any]:
-    """Iterate over the nodes of the graph of a tensor, each once."""
+    """Iterate over the nodes of a tensor's graph, visiting each once."""
     todo: list[Any] = [] if values.grad_fn is None else [values.grad_fn]
     seen = set(todo)
     while todo:
@@ -449,10 +449,10 @@ class StepKernel(ABC, Generic[S]):
     def blocks(
         self, x0: Tensor, context: Context, lengths: Tensor, generator: torch.Generator
     ) -> Generator[Block, None, Outcome]:
-        """Run every chain for its length: what they did comes block by block.
+        """Run every chain for its full length, yielding the results block by block.
 
-        `run` makes a measure of it; whoever wants the trajectories themselves takes them here,
-        and gets those of `run` for the same state of the generator.
+        `run` turns these blocks into a measure. For the same generator state, the trajectories are
+        the same as in `run`.
 
         Args:
             x0: where the chains start, (chains, *shape).

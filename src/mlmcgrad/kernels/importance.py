@@ -11,14 +11,14 @@ With S_b the sum of the weights of block b and S_g that of a group of blocks, th
 
     c = (w_z / S_b) · Σ_j (a_j / groups_j) · S_b / S_{g_j(b)},
 
-where g_j(b) is the group of p_j blocks that contains b, and groups_j counts the groups with any
-weight: a group without weight is left out of its mean, so the coefficients of a simulation always
-sum to 1. The states of a long simulation are not kept meanwhile: they are drawn again, with the
-same random numbers, when their coefficients are known.
+where g_j(b) is the group of p_j blocks that contains b, and groups_j is the number of groups with
+non-zero weight. A group with zero weight is left out of the mean, so the coefficients of a
+simulation always sum to 1. The states of a long simulation are not kept meanwhile: they are drawn
+again, with the same random numbers, when their coefficients are known.
 
 The weights of blocks are some thousand numbers, so a call costs more than its arithmetic: NumPy, on
-the host, takes a third of the time of torch. Simulations of all lengths are one flat list, block
-after block.
+the host, takes a third of the time of torch. Simulations of all lengths are stored in one flat
+list, block by block.
 
 `Average(1)` makes it IWAE's gradient; `MLMC` and `MLMCSum` remove its bias, and `MLMCSum` with an
 infinite truncation all of it.

@@ -6,8 +6,8 @@ reference of the default contrasts. The groups of a:b are the combinations that 
 
 A term is coded without redundancy: a level is left out where terms of lower order span it, as in R
 and patsy. The coding depends on the formula, the levels of the columns, and the numbers stored by
-center(), scale(), poly(), bs() and ns(), and on nothing else. So new data are coded exactly as the
-data of the fit, and a file only has to store names and numbers.
+center(), scale(), poly(), bs() and ns(), and on nothing else. New data are therefore coded exactly
+like the data used in the fit, and a file needs to store only names and numbers.
 """
 
 from __future__ import annotations

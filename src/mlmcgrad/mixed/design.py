@@ -208,10 +208,10 @@ def _assemble(
     trials: NDArray[np.float64],
     coding: Coding,
 ) -> Design:
-    """Evaluate the right side of a formula, and put it beside the response.
+    """Evaluate the right-hand side of a formula and combine it with the response.
 
-    Groups and stored numbers that the coding lacks are those of the rows. In new data grouping
-    factors may have missing values.
+    Any groups or stored values missing from the coding are taken from the rows. In new data
+    grouping factors may have missing values.
     """
     coerced = {name: coerce(rows[name], column) for name, column in coding.columns.items()}
     values = Values(formula.text, pd.DataFrame(coerced, index=rows.index), coding.kept)
@@ -325,7 +325,7 @@ def _binary(
     levels = [str(found) for found in describe(values, coded=True).levels]
     if level is None and len(levels) > 2:
         raise ValueError(
-            f"the response {text!r} must be numbers or have two levels, got {len(levels)} levels "
+            f"the response {text!r} must be numeric or have two levels, got {len(levels)} levels "
             f"such as {levels[0]!r}; name the one to code as 1: {text}['{levels[0]}'] ~ …"
         )
     if len(levels) == 1:

@@ -297,7 +297,7 @@ Link: TypeAlias = Logit | Probit | Cloglog
 class Binary(NoDispersion):
     """Trials that succeed with the probability p = F(η), where F is the inverse of the link.
 
-    y successes among n trials have, up to the binomial coefficient,
+    Up to the binomial coefficient, y successes in n trials have the log-probability
 
         log p(y | η) = y log F(η) + (n − y) log(1 − F(η))
         ∂/∂η = y a − (n − y) b,      a = F'/F,   b = F'/(1 − F)

@@ -62,7 +62,7 @@ def _caterpillars(fit: Fit, new: type[Figure]) -> Figure:
 
 
 def _residuals(fit: Fit, new: type[Figure]) -> Figure:
-    """Plot quantile residuals, random effects and group means beside what the model expects."""
+    """Plot quantile residuals, random effects and group means alongside the model's expectation."""
     figure = new(figsize=(10.0, 8.0), layout="constrained")
     residuals = fit.residuals("quantile").to_numpy()
     _normal_plot(figure.add_subplot(2, 2, 1), residuals, "quantile residuals", "residual")

@@ -337,8 +337,8 @@ class LikelihoodRatioTest:
         statistic: the statistic.
         error: its Monte Carlo standard error.
         degrees: the number of parameters that the larger model adds.
-        p_value: NaN if no law is known, or if the models are not nested.
-        law: the law behind the p-value, or why there is none.
+        p_value: NaN if no reference distribution is known, or if the models are not nested.
+        law: the reference distribution for the p-value, or why there is none.
     """
 
     statistic: float

@@ -95,7 +95,7 @@ def simulate(fit: Fit, new: Data | None, seed: int) -> pd.Series:
 
 
 def residuals(fit: Fit, kind: Residuals, draws: int, seed: int) -> pd.Series:
-    """Return residuals of the rows of the fit; see `Fit.residuals`."""
+    """Return the residuals for the rows used in the fit; see `Fit.residuals`."""
     if kind not in ("quantile", "pearson", "response"):
         raise ValueError(f"type must be 'quantile', 'pearson' or 'response', got {kind!r}")
     whole(draws, "draws")

@@ -113,8 +113,8 @@ class Information:
         Args:
             likelihood: the likelihood.
             theta: θ.
-            error: largest Monte Carlo error of a standard error, relative to it. It is exceeded
-                where it would take too many draws.
+            error: largest Monte Carlo error of a standard error, relative to it. It is exceeded if
+                reaching it would take too many draws.
         """
         for effort in _EFFORTS:
             found = Information(likelihood.information(theta, effort))

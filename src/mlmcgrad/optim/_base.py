@@ -72,7 +72,7 @@ class Range:
 
 @dataclass(frozen=True)
 class RangePair:
-    """Two numbers in the same interval, as `betas` in torch."""
+    """Two numbers in the same interval, like `betas` in torch."""
 
     each: Range
 
@@ -252,7 +252,7 @@ class AdaptiveOptimizer(Optimizer, ABC):
         return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
     def _restorer(self) -> Callable[[], None]:
-        """Return a function that brings parameters, state and hyperparameters back."""
+        """Return a function that restores the parameters, state and hyperparameters."""
         groups = [dict(group) for group in self.param_groups]
         params = [(p, p.detach().clone()) for group in groups for p in group["params"]]
         states = {p: copy.deepcopy(state) for p, state in self.state.items()}

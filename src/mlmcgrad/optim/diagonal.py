@@ -1,4 +1,4 @@
-"""Optimizers with a diagonal matrix: SGD, Adagrad, RMSProp and AMSGrad (the paper, Sections 2, 3).
+"""Optimizers with a diagonal matrix: SGD, Adagrad, RMSProp, AMSGrad (paper, Sections 2 and 3).
 
 They take the steps θ_n = θ_{n−1} − γ_n A_{n−1} Ĥ_n, n = 1, 2, …, and A_0 is their first matrix. In
 the formulas of the classes all operations are elementwise, and sums and averages start from 0.
@@ -361,8 +361,8 @@ class AMSGrad(DiagonalOptimizer):
     with (ρ1, ρ2) = `betas` and δ = eps².
 
     `clip(n)` is M_n, a threshold of |Ĥ_n| as in Adagrad. The paper clips the squares at its ε_n, so
-    ε_n = M_n². In the paper, which counts iterations from 0, these m_n, W_n, Ŵ_n have the index
-    n − 1; γ_n and ε_n have the same index there.
+    ε_n = M_n². The paper counts iterations from 0, so m_n, W_n and Ŵ_n carry the index n − 1 there;
+    γ_n and ε_n have the same index as here.
 
     Differs from `torch.optim.Adam(amsgrad=True)`, which corrects both averages for their start at
     zero and adds eps outside the root. Without the correction the first steps are about

@@ -158,7 +158,7 @@ class Averaged(Follower):
 
 
 class RandomIterate(Follower):
-    r"""Follows an optimizer and keeps one iterate, drawn with the weights of the theorems.
+    r"""Follows an optimizer and keeps one iterate, drawn with the weights given in the theorems.
 
     $$
     P(R = n) \propto \gamma_{n+1}\lambda_{n+1}, \quad n = 0, \dots, N

@@ -169,7 +169,7 @@ def general(
 
 
 def _terms(problem: Assumptions, weight: Array, bias: Array, second: Array) -> dict[str, Array]:
-    """Return the terms that the first two theorems share, from ϖ_N and their sums."""
+    """Return the terms shared by the first two theorems, from ϖ_N and the sums in them."""
     c, G = problem.constants, problem.G
     return {
         "initial": 2 * problem.gap / weight,

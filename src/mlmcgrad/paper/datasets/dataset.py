@@ -82,7 +82,7 @@ class Dataset:
         """
         if images.dtype != np.uint8 or images.max(initial=0) >= self.levels:
             raise ValueError(
-                f"images must be uint8 below {self.levels}, as rows of train and test are, got "
+                f"images must be uint8 below {self.levels}, like the rows of train and test; got "
                 f"{images.dtype} up to {images.max()}"
             )
         return images.astype(np.float32) / np.float32(self.levels - 1)

@@ -64,8 +64,8 @@ def simulated(
 ) -> Iterator[Findings]:
     """Hold the folder, do the rest of a run that takes minutes, and write its findings.
 
-    The findings of a complete run are read. `part` and `arguments` are those of `run_parts`;
-    `summarise` maps the results of the parts by name to the findings.
+    The findings of a complete run are read. `part` and `arguments` are as in `run_parts`;
+    `summarise` takes the results of the parts, keyed by name, and returns the findings.
     """
     folder = settings.out
     with _held(settings, folder, resume=settings.resume) as write_config:

@@ -7,8 +7,8 @@
 Files are written atomically: an interrupted run leaves the old file or the new one. A folder
 belongs to one experiment with its settings, and one process uses it at a time. A folder with a run
 of another experiment, or with files that a command would overwrite, is refused; `force` moves these
-to the subfolder `old-1`, `old-2`, …, and nothing is deleted. No other files are touched: a command
-knows by name what it writes, and nothing in the folder says otherwise.
+to the subfolder `old-1`, `old-2`, …, and nothing is deleted. No other files are touched: each
+command has a fixed list of the files it writes, which nothing in the folder can change.
 
 Every line of metrics.jsonl of a training has an `iteration`. Lines with `final` are written at the
 end of a run that ends between two regular lines; resuming the run removes them, so that a run that
@@ -52,7 +52,7 @@ def write_json(path: Path, record: Any) -> None:
 
 
 def as_line(record: Any, indent: int | None = None) -> bytes:
-    r"""Return JSON in UTF-8; other bytes of a path become \udc80 to \udcff, as JSON spells them."""
+    r"""Return JSON in UTF-8, with bytes of paths that are not UTF-8 as escapes \udc80 to \udcff."""
     text = json.dumps(record, ensure_ascii=False, allow_nan=False, indent=indent)
     return f"{text}\n".encode(errors="backslashreplace")
 

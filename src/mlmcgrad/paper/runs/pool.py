@@ -96,8 +96,8 @@ def run_jobs(
     Close the iterator if you leave it early (`contextlib.closing`): that ends the processes.
 
     Args:
-        function: a function of a module, called as `function(report, **arguments)`.
-        arguments: keyword arguments of each job. Workers of a cluster have another working
+        function: a module-level function, called as `function(report, **arguments)`.
+        arguments: the keyword arguments for each job. Cluster workers have a different working
             directory: paths must be absolute.
         console: where the progress is shown.
         jobs: processes; 1 runs everything in this one.
@@ -325,7 +325,7 @@ def _end_with_parent() -> None:
 
 
 def _in_worker(index: int, name: str, function: Part, values: dict[str, Any]) -> Ended:
-    """Do a job in a worker process, which ends if a signal stops the job."""
+    """Run a job in a worker process that exits if a signal stops the job."""
     state = _STATES[index]
 
     def report(share: float, text: str = "") -> None:

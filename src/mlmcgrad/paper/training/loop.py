@@ -12,8 +12,8 @@ The run folder:
     summary.json               when the run is complete
 
 On a CPU the same settings give the same bits, whether or not the run was killed and resumed. A run
-resumes from its newest checkpoint that is intact. Everything in the run folder is read and checked
-before the first file is changed.
+resumes from its newest intact checkpoint. Everything in the run folder is read and checked before
+the first file is changed.
 
 `torchrun` starts several processes. The first one decides the settings, holds the run folder and
 writes everything; the others get its state, compute their shards of every batch and write nothing.

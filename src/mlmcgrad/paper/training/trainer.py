@@ -144,7 +144,7 @@ def load(settings: Settings) -> Source:
 
 
 def sizes_for(shape: tuple[int, int, int]) -> Sizes:
-    """Networks for pictures of any size: those of the dataset whose images are most like them.
+    """Return networks for images of any size: those of the dataset with the most similar images.
 
     Grey pictures have dense layers, as digits up to 16×16 pixels and as mnist up to 32×32. Colour
     and larger ones have the convolutions of cifar10, as many as halve height and width without a
@@ -662,7 +662,8 @@ class Evaluator:
 
     @torch.no_grad()
     def draw(self, folder: Path) -> None:
-        """Write `samples-ITERATION.png` and `reconstructions-ITERATION.png`, always of the same z.
+        """Write `samples-ITERATION.png` and `reconstructions-ITERATION.png`, with the same z each
+        time.
 
         Below each row of test images are their reconstructions.
         """

@@ -84,7 +84,7 @@ class Claim(Subject):
 
 
 def evaluate(reproduction: Reproduction) -> tuple[Claim, ...]:
-    """Evaluate all claims that the complete runs allow; on S only where it was measured."""
+    """Evaluate every claim that the complete runs allow; claims about S only if S was measured."""
     claims: list[Claim] = []
     for optimizer in OPTIMIZERS:
         for method, baselines in BASELINES.items():

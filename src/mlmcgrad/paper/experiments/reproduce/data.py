@@ -50,7 +50,7 @@ class TrainingRun:
         return np.array([row[name] for row in self.tests], dtype=np.float64)
 
     def at(self, name: str, axis: str, where: float | Sequence[float]) -> Array:
-        """Interpolate a column of the tests at places of an axis, linearly in its logarithm."""
+        """Interpolate a column of the tests at points of an axis, linearly in their logarithm."""
         return np.interp(np.log(where), np.log(self.test(axis)), self.test(name))
 
     def line(self, name: str) -> Array:

@@ -1,9 +1,9 @@
 """The findings of a reproduction: numbers computed once from its runs, then shown by others.
 
-`summary.json` holds them without the curves, whose numbers are in `metrics.jsonl` of the runs. Runs
-of different seeds spend different budgets, so their curves are first interpolated at common places
-within the range that all of them cover, and then averaged. The band of a curve is the minimum and
-the maximum over seeds: there are too few seeds for quantiles.
+`summary.json` contains them without the curves, whose values are in each run's `metrics.jsonl`.
+Runs of different seeds spend different budgets, so their curves are first interpolated at common
+places within the range that all of them cover, and then averaged. The band of a curve is the
+minimum and the maximum over seeds: there are too few seeds for quantiles.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def pictures(reproduction: Reproduction) -> dict[str, bytes]:
 
 
 def _read_png(path: Path, folder: Path) -> bytes:
-    """Read a picture. What else a link leads to would be published with the page."""
+    """Read a picture. Anything else that a link points to would be published with the page."""
     inside = path.resolve().is_relative_to(folder.resolve())
     content = path.read_bytes() if inside else b""
     if not content.startswith(b"\x89PNG\r\n\x1a\n"):
