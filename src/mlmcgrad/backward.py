@@ -1,9 +1,8 @@
 """The weighted backward pass: Σ_j c_j ∇ loss(x_j), a chunk of states at a time.
 
-Everything that is differentiated in the library is differentiated here, with
-`torch.autograd.grad`, which calls no hook that waits for `.grad`. DistributedDataParallel and FSDP
-average gradients in such hooks, so modules in them are refused: the processes would silently drift
-apart.
+All gradients in the library are computed here, with `torch.autograd.grad`, which calls no hooks on
+`.grad`. DistributedDataParallel and FSDP average gradients in such hooks, so modules wrapped in
+them are rejected: the processes would silently diverge.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ _REMEDY = (
 class WeightedBackward:
     """Adds up the gradients of Σ_j c_j loss(x_j) / divisor over measures.
 
-    A graph that several chunks share, because the loss uses a tensor that was computed from
-    parameters outside of it, is kept until the last of them.
+    If the loss uses a tensor that was computed from parameters outside of it, several chunks share
+    a graph, which is kept until the last of them.
 
-    Where the memory of a device does not suffice for a chunk, its halves are differentiated.
+    If a chunk does not fit into the memory of a device, its halves are differentiated one by one.
 
     Args:
         loss: `loss(x, *context) -> (rows,)`.
@@ -63,8 +62,8 @@ class WeightedBackward:
         divisor: the number of chains for a mean over them, 1 for a sum.
         parameters: the tensors to differentiate; None finds the leaves of each graph.
         shared: whether others differentiate measures of the same loss afterwards.
-        scale: a factor of the gradients, so that they do not underflow in half precision. With
-            it, numbers that are not finite are not refused.
+        scale: a factor of the gradients, so that they do not underflow in half precision. With it,
+            values that are not finite are accepted.
 
     Attributes:
         value: Σ_j c_j loss(x_j) / divisor, once `gradients` has read it.
@@ -407,8 +406,8 @@ class Estimate:
         value: the weighted loss Σ_j c_j loss(x_j), mean (or sum) over chains.
         lengths: transitions made by each chain, (chains,).
         levels: level K drawn for each chain, (chains,); 0 where the estimator has no levels.
-            Where K is beyond the truncation, `MLMC` uses the base term only, and `MLMCSum` all
-            levels up to the truncation.
+            If K is beyond the truncation, `MLMC` uses only the base term, and `MLMCSum` all levels
+            up to the truncation.
         transitions: total over the chains, `lengths.sum()`.
         evaluations: states at which the density (or the network behind the importance weights)
             was evaluated, total over the chains.

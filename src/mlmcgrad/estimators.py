@@ -11,25 +11,25 @@ The multilevel estimator (eq. mlmc-estim of the paper).
 
 With the default law ℓ_k = base · 2^k and τ(K) = 2^K. It has the bias of a chain of length ℓ_κ,
 κ = ⌊log2(T_n/base)⌋, and with base = 1 the expected length κ + 2^{−κ}. Every chain has at least the
-length ℓ_0, also where ℓ_0 > T_n.
+length ℓ_0, even if ℓ_0 > T_n.
 
 The multilevel estimator in sum form: all levels up to a random one.
 
     Ĥ = H^{(ℓ_0)} + Σ_{l=1}^{min(K, κ)} { H^{(ℓ_l)} − H^{(ℓ_{l−1})} } / r^l,      P(K ≥ l) = r^l,
 
-with ℓ_l = base · 2^l and κ = max{l : ℓ_l ≤ T_n}. Level l is there with probability r^l and is
-divided by it, so the sum telescopes as the single term of `MLMC` does: E[Ĥ] = E[H^{(ℓ_κ)}]. A
-simulation of length ℓ_L, L = min(K, κ), serves every level below it, so nothing of it is thrown
-away: with r = 1/2 and base = 1 its mean length is 1 + κ/2, against κ + 2^{−κ} of `MLMC`.
+with ℓ_l = base · 2^l and κ = max{l : ℓ_l ≤ T_n}. Level l is included with probability r^l and
+divided by it, so the sum telescopes like the single term of `MLMC`: E[Ĥ] = E[H^{(ℓ_κ)}]. A
+simulation of length ℓ_L, L = min(K, κ), serves every level up to L: with r = 1/2 and base = 1 its
+mean length is 1 + κ/2, compared with κ + 2^{−κ} for `MLMC`.
 
 As a measure on lengths (`lengths.py`): a_l = r^{−l} − r^{−(l+1)} for l < L, and a_L = r^{−L}.
 
-One estimator after another in a training: Ĥ_n is that of the stage of iteration n.
+Training in stages: Ĥ_n is the estimator of the stage that contains iteration n.
 
     Ĥ_n = Ĥ^{(i)},      n_i ≤ n < n_{i+1}.
 
-With a schedule T_n an estimator changes its truncation; stages change everything, also where the
-ladder of lengths starts (`base`) and how fast it thins out. `diagnostics.plan` makes them.
+A schedule T_n changes only the truncation of an estimator; stages may also change `base` and
+`continuation`. `diagnostics.plan` creates them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from mlmcgrad.schedules import Schedule, as_schedule, value_at
 
 
 class Estimator(Protocol):
-    """What `MarkovGradient` needs of an estimator."""
+    """The protocol of estimators for `MarkovGradient`."""
 
     def draw(self, chains: int, n: int | None, generator: torch.Generator) -> Lengths:
         """Draw lengths and weights of the chains at iteration n ≥ 1 (None: none is needed)."""
@@ -101,11 +101,11 @@ def check_budget(
 @final
 @dataclass(frozen=True)
 class Average:
-    """Average over `length` steps of every chain, after `burn_in` steps that do not count.
+    """Average over `length` steps of every chain, after `burn_in` discarded steps.
 
     Args:
-        length: how many states are averaged, a number or a schedule; ⌊length⌋ steps, at least 1.
-        burn_in: how many steps come before them, a number or a schedule. A chain makes
+        length: number of states that are averaged, a number or a schedule; ⌊length⌋, at least 1.
+        burn_in: number of discarded steps before them, a number or a schedule. A chain makes
             burn_in + length transitions.
 
     Example:
@@ -155,14 +155,14 @@ class MLMC:
     """Multilevel Monte Carlo over chain lengths: the bias of length T at a cost of log T.
 
     Args:
-        truncation: T_n, a number or a schedule: levels with longer chains are not used. Every
-            chain has the length ℓ_0 at least, whatever T_n is: `base` for the default law,
-            base · ⌊1/(2μ(1))⌋ for one with μ(1) < 1/2.
-        levels: law μ of the level K.
+        truncation: T_n, a number or a schedule: levels with longer chains are not used. For any
+            T_n, every chain has at least the length ℓ_0: `base` for the default levels, base ·
+            ⌊1/(2μ(1))⌋ if μ(1) < 1/2.
+        levels: distribution μ of the level K.
         assignment: `"independent"` one K per chain, `"shared"` one K for all of them,
             `"balanced"` stratified over the chains, for a nearly constant cost per call.
-        base: b, by which all lengths are multiplied: where the ladder starts. More cost, less
-            variance; a truncation below it is no error, the chains then have length b.
+        base: b, a factor of all lengths; a larger b has more cost and less variance. If the
+            truncation is below b, all chains have length b.
 
     Example:
         >>> from mlmcgrad import schedules
@@ -216,17 +216,17 @@ class MLMCSum:
         truncation: T_n, a number or a schedule: levels with longer simulations are not used.
             `math.inf` uses all levels up to `max_transitions`, for kernels whose levels have a
             variance that falls faster than r^l, such as `kernels.Importance` with
-            `continuation=2**-1.5`. Markov chains are refused: theirs falls as 2^{−l}, so that the
-            variance is finite for r > 1/2 and the mean length for r < 1/2.
-        continuation: r, the probability that level l + 1 is there if level l is; below 1/2 for an
-            infinite truncation, whose mean length would be infinite otherwise.
+            `continuation=2**-1.5`. Markov chains raise an error: the variance of their levels falls
+            as 2^{−l}, so the variance needs r > 1/2, but the mean length r < 1/2.
+        continuation: r, the probability that level l + 1 follows level l; below 1/2 for an infinite
+            truncation, whose mean length would otherwise be infinite.
         assignment: `"independent"` one K per chain, `"shared"` one K for all of them,
             `"balanced"` stratified over the chains, for a nearly constant cost per call.
-        base: b, by which all lengths are multiplied: where the ladder starts.
-        max_transitions: the longest simulation of an infinite truncation. The expectation of the
-            estimate is that of a simulation of this length, ℓ_κ ≤ max_transitions, whatever was
-            drawn. A level beyond it, which has probability r^{κ+1}, is cut there: a warning says
-            so, and `Estimate.cut` counts the chains. None cut in a call does not mean no bias.
+        base: b, a factor of all lengths.
+        max_transitions: the longest simulation of an infinite truncation. The estimate has the
+            expectation of a simulation of length ℓ_κ ≤ max_transitions. A higher level, which has
+            probability r^{κ+1}, is cut: a warning is shown, and `Estimate.cut` counts the chains.
+            The bias is the same in calls without a cut.
 
     Example:
         >>> MLMCSum(truncation=64).expected_length()
@@ -322,7 +322,7 @@ def _ladders(base: int, continuation: float, highest: int) -> tuple[Tensor, Tens
 @final
 @dataclass(frozen=True)
 class Stages:
-    """Estimators, each from an iteration on.
+    """A sequence of estimators, each starting at a given iteration.
 
     Args:
         steps: first iteration and estimator of each stage; the first begins at 1.

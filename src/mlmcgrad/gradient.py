@@ -4,8 +4,8 @@
 
 The estimator draws the lengths of the chains, the kernel simulates them and yields the signed
 measure Σ_j c_j δ_{x_j} piece by piece, and the loss is differentiated in chunks of bounded size
-while the chains are still running. `.grad` is touched once, at the very end: an error on the way
-leaves it as it was.
+while the chains are still running. `.grad` is changed once, at the very end, so an error leaves it
+as it was.
 """
 
 from __future__ import annotations
@@ -61,23 +61,23 @@ class MarkovGradient:
         kernel: simulates the chains, see `mlmcgrad.kernels`.
         loss: `loss(x, *context) -> (rows,)`, differentiable in the parameters.
         estimator: weights the states of a chain: `MLMCSum`, `MLMC`, `Average` or `Stages`.
-        parameters: the tensors to differentiate, for example `model.parameters()`, of which
-            those that require no gradient are left out; by default all leaves that require a
-            gradient and that the loss depends on.
+        parameters: the tensors to differentiate, for example `model.parameters()`; those that
+            require no gradient are left out. By default all leaves that require a gradient and on
+            which the loss depends.
         chunk: states in one backward pass; by default 1024 on a processor, and 8192 on other
-            devices, or a part of these that fits into memory. It bounds the memory and changes
-            the result by rounding only, because the loss of a state must not depend on the
-            others: BatchNorm in training mode is refused.
+            devices, or a part of these that fits into memory. It bounds the memory and changes the
+            result only by rounding: the loss of a state must not depend on other states, so
+            BatchNorm in training mode raises an error.
         reduction: `"mean"` or `"sum"` over the chains.
-        tolerance: states with a coefficient of at most this size are left out. The default
-            leaves out only those of weight 0; a positive one biases the estimate a little.
+        tolerance: states with a coefficient of at most this size are left out. The default leaves
+            out only states of weight 0; a positive value adds a small bias.
         thinning: states with a coefficient below this size are left out at random in a way that
             keeps the expectation; 0 (off) by default.
-        max_transitions: what one chain may take, and all chains of a call in expectation; an
-            estimator that asks for more is refused before anything is simulated.
+        max_transitions: limit for one chain, and for all chains of a call in expectation; an
+            estimator that needs more raises an error before the simulation starts.
 
     A copy (`copy.deepcopy`, or pickled and read back) differentiates copies of `parameters`. Its
-    loss must have been copied with it, as a method of a model is; a function is not.
+    loss must be copied with it: a bound method of a model is copied, a function is not.
 
     Example:
         >>> import mlmcgrad as mg

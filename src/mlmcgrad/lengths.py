@@ -1,15 +1,15 @@
-"""The signed measure on lengths that an estimator is: Ĥ = Σ_j a_j H^{(p_j)}, Σ_j a_j = 1.
+"""Estimators as signed measures on lengths: Ĥ = Σ_j a_j H^{(p_j)}, Σ_j a_j = 1.
 
-H^{(p)} is the estimate that a simulation of length p gives. The measure is stored as weights a
-step, w_j = a_j / p_j, so that what must cancel does so to an exact 0 (burn-in, and the first steps
-of the paper's estimator).
+H^{(p)} is the estimate from a simulation of length p. The measure is stored as weights per step,
+w_j = a_j / p_j, so that weights that must cancel (in the burn-in, and in the first steps of the
+paper's estimator) are exactly 0.
 
 For a Markov chain H^{(p)} is the average over the first p steps, so step i has the weight
 
     Σ_{j : p_j ≥ i} w_j,
 
-which is piecewise constant with few pieces: they take the same room for a chain of two steps
-and of two million.
+which is piecewise constant with few pieces: chains of two steps and of two million steps take the
+same memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from torch.nn.functional import pad
 class Lengths:
     """How long each chain runs, and the weight of the estimate at each of a few lengths.
 
-    On the host, wherever the chains are: there, all shapes of a simulation are known beforehand.
+    Kept on the host, wherever the chains are, so that all shapes of a simulation are known in
+    advance.
     """
 
     levels: Tensor  # (chains,) int64: the level K drawn; 0 where the estimator has no levels

@@ -1,4 +1,4 @@
-"""Laws of the random level K, and the lengths and weights that go with each level.
+"""Distributions of the random level K, and the lengths and weights of each level.
 
 For a non-increasing pmf μ on {1, 2, …} (Appendix A of the paper)
 
@@ -6,9 +6,9 @@ For a non-increasing pmf μ on {1, 2, …} (Appendix A of the paper)
     Ĥ_k = H^{(ℓ_0)} + τ(k) { H^{(ℓ_k)} − H^{(ℓ_{k−1})} } 1{ℓ_k ≤ T},      K ~ μ,
 
 where H^{(p)} is the average over the first p steps of the chain. With κ = max{k : ℓ_k ≤ T} (0 if
-there is none) the sum telescopes: E[Ĥ] = E[H^{(ℓ_κ)}]. The paper prints H(X_1) for the first
-term, which is right only for ⌊τ(0)⌋ = 1, i.e. μ(1) > 1/4 (erratum 7 in docs/errata.md).
-`Geometric()` is the law of the main text: ℓ_k = 2^k, step weights 0, −1 … −1, +1 … +1.
+there is none) the sum telescopes: E[Ĥ] = E[H^{(ℓ_κ)}]. The paper prints H(X_1) for the first term,
+which is correct only for ⌊τ(0)⌋ = 1, i.e. μ(1) > 1/4 (erratum 7 in docs/errata.md). `Geometric()`
+is the distribution of the main text: ℓ_k = 2^k, step weights 0, −1 … −1, +1 … +1.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Geometric(LevelLaw):
 @final
 @dataclass(frozen=True)
 class Tabulated(LevelLaw):
-    """A law on {1 … m} given by its probabilities μ(1) ≥ μ(2) ≥ … ≥ μ(m) > 0.
+    """A distribution on {1 … m} with probabilities μ(1) ≥ μ(2) ≥ … ≥ μ(m) > 0.
 
     Args:
         probabilities: positive, non-increasing, with sum 1.

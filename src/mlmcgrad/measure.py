@@ -1,8 +1,8 @@
-"""The signed measure Σ_j c_j δ_{x_j} on states of the chains, and what makes it smaller.
+"""The signed measure Σ_j c_j δ_{x_j} on states of the chains, and ways to reduce its size.
 
-Every estimator of the library is such a measure pushed through one weighted backward pass, so a
-state that appears twice is paid for once (`merge`, `merge_runs`), a state without weight never
-(`drop`), and one with little weight, if wanted, rarely (`thin`, which keeps the expectation).
+Every estimator of the library evaluates such a measure in one weighted backward pass. Repeated
+states are evaluated once (`merge`, `merge_runs`), states of weight 0 never (`drop`), and states of
+small weight, on request, rarely (`thin`, which keeps the expectation).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Booleans: TypeAlias = NDArray[np.bool_]
 class Measure:
     """Points with the chain they belong to and their coefficient.
 
-    The coefficients of one chain sum to 1 when all of its points are taken together. Chains and
-    coefficients that were computed on the host stay there, wherever the points are.
+    The coefficients of one chain sum to 1 when all of its points are taken together. Chain indices
+    and coefficients that were computed on the host stay there, wherever the points are.
     """
 
     points: Tensor  # (points, *shape)

@@ -1,7 +1,7 @@
 """Sequences indexed by the iteration n = 1, 2, …: step sizes γ_n, truncations T_n, clipping M_n.
 
-Everything in the library that may change with n accepts a schedule: a callable of n. A plain
-number is accepted wherever a schedule is, and stands for the constant sequence.
+Every setting that may change with n accepts a schedule, a callable of n, or a plain number, which
+stands for the constant sequence.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TOLERANCE = 1e-12  # of `floor`, and of where a decay begins
 
 @dataclass(frozen=True)
 class Power:
-    """The sequence c · n^exponent, which `power` makes as well.
+    """The sequence c · n^exponent, which `power` returns.
 
     Args:
         c: value at n = 1.
@@ -59,12 +59,12 @@ power = Power
 
 @dataclass(frozen=True)
 class ConstantThenDecay:
-    """A constant, then a decay to 0; `constant_then_linear` and `cosine` make it.
+    """A constant, then a decay to 0; see `constant_then_linear` and `cosine`.
 
     Args:
         value: value of the first iterations.
         total: number of iterations; the value is 0 for n > total.
-        decay: share of them in which the value falls, in (0, 1].
+        decay: share of the iterations in which the value falls, in (0, 1].
         shape: `"linear"` for 1 − x, or `"cosine"` for (1 + cos πx)/2, where x goes from 0 to 1.
     """
 

@@ -1,10 +1,10 @@
-"""Persistent states: one for each datum of a finite data set, kept from one visit to the next.
+"""Persistent states, one per datum of a finite data set, kept from one visit to the next.
 
     x0 = store[rows];  estimate = gradient.backward(x0, y, …);  store[rows] = estimate.last
 
-A chain that continues where it stopped an epoch ago is closer to its target than one that starts
-again: with `Average(1)` and `ISIR` this is joint stochastic approximation (Ou, Song 2020), with
-block Gibbs steps of a Boltzmann machine it is persistent contrastive divergence (Tieleman 2008).
+A chain that continues from its state of an epoch ago is closer to its target than a new chain: with
+`Average(1)` and `ISIR` this is joint stochastic approximation (Ou, Song 2020), with block Gibbs
+steps of a Boltzmann machine it is persistent contrastive divergence (Tieleman 2008).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Rows: TypeAlias = Tensor | slice | Sequence[int]
 
 @dataclass(frozen=True)
 class Remembered:
-    """A start for kernels with a proposal: the states of a store, some of them not set yet."""
+    """A start for kernels with a proposal: the states of a store, some of which are not set yet."""
 
     points: Tensor  # (chains, *shape); 0 where no state is known
     known: Tensor  # (chains,) bool
@@ -36,11 +36,11 @@ class Store:
     Args:
         size: number of data.
         shape: shape of a state, without the chain dimension; an integer stands for one dimension.
-        dtype: dtype of the states, torch's default one if not given.
-        device: where states are kept; they are moved there when they are set.
+        dtype: dtype of the states, by default torch's default dtype.
+        device: the device of the store; states are moved to it when they are set.
 
     `store[rows]` is a tensor, a start x0 for `MarkovGradient`; its rows must have been set. Kernels
-    with a proposal (`ISIR`) draw the states of other rows: give them `store.start(rows)`.
+    with a proposal (`ISIR`) draw missing states: pass them `store.start(rows)`.
 
     Example:
         >>> store = Store(100, 2)

@@ -1,4 +1,4 @@
-"""Kernels: they simulate the planned chains and yield their signed measure."""
+"""Kernels simulate the planned chains and yield their signed measure."""
 
 from mlmcgrad.kernels.adaptation import Adapted, adapt
 from mlmcgrad.kernels.base import Kernel, Outcome, Simulation

@@ -1,4 +1,4 @@
-"""A step size for MALA or RWMH, found by a pilot run: dual averaging of its logarithm.
+"""Tune the step size of MALA or RWMH in a pilot run, by dual averaging of its logarithm.
 
 With a_t the mean over the chains of the probability 1 ∧ e^r to accept step t, and a* the target,
 
@@ -6,8 +6,8 @@ With a_t the mean over the chains of the probability 1 ∧ e^r to accept step t,
     log h_{t+1} = log(10 h_1) − (√t/γ) H̄_t,
     log h̄_{t+1} = t^{−κ} log h_{t+1} + (1 − t^{−κ}) log h̄_t,     γ = 0.05, t₀ = 10, κ = 0.75.
 
-The chains move with h_t and explore; h̄ is the answer. The order of magnitude h_1 is found before,
-by doubling or halving until the acceptance at x0 crosses the target.
+The chains move with h_t; the result is h̄. Before that, h_1 is doubled or halved until the
+acceptance at x0 crosses the target.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _MOVES = 20
 
 @dataclass(frozen=True)
 class Adapted(Generic[K]):
-    """What `adapt` found.
+    """The result of `adapt`.
 
     Attributes:
-        kernel: the kernel with its new step size; otherwise as it was.
-        acceptance: mean probability to accept in the last fifth of the pilot, made by this kernel.
-        target: the acceptance that was aimed at.
-        last: where the chains of the pilot ended, (chains, *shape): a warm start.
+        kernel: the kernel with its new step size.
+        acceptance: mean acceptance probability of this kernel in the last fifth of the pilot.
+        target: the target acceptance.
+        last: final states of the pilot, (chains, *shape), for a warm start.
     """
 
     kernel: K

@@ -1,4 +1,4 @@
-"""What a kernel is: it turns lengths into a signed measure on states.
+"""The kernel protocol: a kernel turns lengths into a signed measure on states.
 
 A simulation is a generator: it yields the measure Σ_j c_j δ_{x_j} piece by piece, while chains are
 still running, and returns its `Outcome`. Shapes: the chain dimension comes first everywhere,
@@ -35,7 +35,7 @@ Start: TypeAlias = Any
 
 
 class Fault(NamedTuple):
-    """Chains that cannot start where they are."""
+    """Chains that cannot start from their x0."""
 
     chains: Tensor  # (chains,) bool, or bool of one number where it is all of them or none
     error: Callable[[], Exception]  # what to raise if there is one
@@ -57,7 +57,7 @@ class Unread(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a kernel reports when its chains have ended; see `Estimate` for the meaning."""
+    """The report of a kernel at the end of its chains; see `Estimate` for the fields."""
 
     last: Tensor  # (chains, *shape)
     evaluations: int
@@ -89,7 +89,7 @@ Pieces: TypeAlias = Generator[Measure, None, Outcome]
 
 
 class Kernel(Protocol):
-    """What `MarkovGradient` needs of a kernel."""
+    """The protocol of kernels for `MarkovGradient`."""
 
     def chains(self, x0: Start, context: Context) -> int:
         """Return how many chains this start holds, or raise a ValueError that says why not."""
@@ -365,10 +365,10 @@ class Block(NamedTuple):
 
 
 class StepKernel(ABC, Generic[S]):
-    """A kernel that moves all chains one step at a time; `run` comes for free.
+    """A kernel that moves all chains one step at a time; this base class implements `run`.
 
-    A state is a NamedTuple of tensors with the chains in front, its first field is the position x;
-    the others are what the next step needs and must not be computed again.
+    A state is a NamedTuple of tensors whose first dimension is the chain. Its first field is the
+    position x; the other fields are values that the next step reuses.
     """
 
     evaluations_per_step: ClassVar[int] = 1

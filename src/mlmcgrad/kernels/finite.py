@@ -6,7 +6,7 @@
 
     TV(P^i(x,·), π) = a^i (1−π(x)) and TV(P^i(x,·), P^i(y,·)) = a^i for x ≠ y,
 
-so that its ergodicity constants are known whatever π is. Its path needs no loop over steps: X_i is
+so that its ergodicity constants are known for every π. Its path needs no loop over steps: X_i is
 the draw of the latest renewal at or before i. All steps of all chains are drawn at once, in one
 ragged array, so the time of an estimate follows the total number of steps rather than the longest
 chain; so does the memory.
@@ -42,7 +42,7 @@ from mlmcgrad.measure import Measure, read, ship
 
 
 class FiniteState(NamedTuple):
-    """Position, and the rows of cumulative probabilities to draw the next one from."""
+    """Position, and the cumulative probabilities from which the next position is drawn."""
 
     x: Tensor  # (chains,) int64
     cumulative: Tensor  # (chains, S, S) float64, an expanded view if all chains share one matrix
@@ -119,9 +119,9 @@ class Regenerative:
     """A kernel on the states 0 … S−1 that stays or renews.
 
     Args:
-        stay: a in [0, 1), the probability of staying where one is.
-        law: `law(*context)`, the stationary law π of each chain, (chains, S): numbers that are
-            finite and not negative, and that are divided by their sum.
+        stay: a in [0, 1), the probability of staying in the current state.
+        law: `law(*context)`, the stationary distribution π of each chain, (chains, S): finite,
+            non-negative numbers, which are normalised.
 
     Example:
         >>> kernel = Regenerative(0.5, lambda: torch.tensor([[0.25, 0.75]]))

@@ -28,8 +28,8 @@ class FromStep(StepKernel[Position]):
 
     Args:
         step: `step(x, *context, generator=generator) -> x`, of the same shape and dtype. It moves
-            each row on its own and takes all randomness from the generator. It runs without
-            gradients; it must not change x in place.
+            rows independently, takes all randomness from the generator, and must not change x in
+            place. It runs without gradients.
 
     Example:
         >>> def flip(x, generator):  # a fair coin each time

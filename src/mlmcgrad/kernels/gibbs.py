@@ -38,7 +38,7 @@ class Gibbs(StepKernel[Position]):
     """A restricted Boltzmann machine: its block Gibbs chain, free energy and loss.
 
     Args:
-        weight: W, (p, q), float32 as a rule; read anew for every estimate.
+        weight: W, (p, q), usually float32; read again for every estimate.
         visible: a, (p,).
         hidden: c, (q,).
 

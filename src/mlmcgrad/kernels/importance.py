@@ -1,10 +1,10 @@
 """Self-normalised importance sampling as a ladder of lengths, with antithetic differences.
 
-Not a chain: a simulation of length L is L blocks of k independent draws z of the proposal q, with
-importance weights w. Of p blocks, H^{(p)} = Σ_j w_j H(z_j) / Σ_j w_j over their p·k draws. Where
-the estimator asks for a shorter length p < L, the blocks are cut into ⌊L/p⌋ disjoint groups of p,
-and H^{(p)} is the mean over the groups: the same expectation, and far less variance of
-H^{(L)} − H^{(p)} than with one group alone, since what is linear in the weights cancels.
+A simulation of length L is not a chain but L blocks of k independent draws z of the proposal q,
+with importance weights w. Of p blocks, H^{(p)} = Σ_j w_j H(z_j) / Σ_j w_j over their p·k draws.
+For a shorter length p < L, the blocks are divided into ⌊L/p⌋ disjoint groups of p, and H^{(p)} is
+the mean over the groups. This has the same expectation as a single group and far less variance of
+H^{(L)} − H^{(p)}, since terms linear in the weights cancel.
 
 With S_b the sum of the weights of block b and S_g that of a group of blocks, the measure
 Σ_j a_j H^{(p_j)} on lengths gives the draw z of block b the coefficient
@@ -13,15 +13,15 @@ With S_b the sum of the weights of block b and S_g that of a group of blocks, th
 
 where g_j(b) is the group of p_j blocks that contains b, and groups_j is the number of groups with
 non-zero weight. A group with zero weight is left out of the mean, so the coefficients of a
-simulation always sum to 1. The states of a long simulation are not kept meanwhile: they are drawn
-again, with the same random numbers, when their coefficients are known.
+simulation always sum to 1. The states of a long simulation are not stored: they are drawn again,
+with the same random numbers, once their coefficients are known.
 
-The weights of blocks are some thousand numbers, so a call costs more than its arithmetic: NumPy, on
-the host, takes a third of the time of torch. Simulations of all lengths are stored in one flat
-list, block by block.
+The weights of blocks are only some thousand numbers, so the overhead of calls dominates: NumPy on
+the host takes a third of the time of torch. Simulations of all lengths are stored in one flat list,
+block by block.
 
-`Average(1)` makes it IWAE's gradient; `MLMC` and `MLMCSum` remove its bias, and `MLMCSum` with an
-infinite truncation all of it.
+With `Average(1)` this is the IWAE gradient; `MLMC` and `MLMCSum` reduce its bias, and `MLMCSum`
+with an infinite truncation removes it.
 
 `ProposingKernel` is what this kernel and `ISIR` share: draws of a proposal q and their weights
 w = π/q.
@@ -242,8 +242,8 @@ class Importance(ProposingKernel):
         chunk: rows that are drawn and weighted in one call: it bounds the memory. By default 1024
             on a processor and 8192 on other devices.
 
-    Nothing is carried from block to block, so there is no state to start from: x0 is None.
-    `Estimate.last` is one draw of each simulation, chosen by its weight, and the acceptance is 1.
+    Blocks are independent, so there is no initial state: x0 is None. `Estimate.last` is one draw of
+    each simulation, chosen by its weight, and the acceptance is 1.
 
     Example:
         >>> import mlmcgrad as mg
@@ -334,7 +334,7 @@ class Importance(ProposingKernel):
 
 
 class Blocks(NamedTuple):
-    """Where the blocks of some chains are."""
+    """The positions of the blocks of some chains."""
 
     chain: Integers  # (blocks,): which of these chains, from 0
     first: Integers  # (chains,): the first block of each chain

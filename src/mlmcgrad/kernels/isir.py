@@ -5,28 +5,28 @@ With w the importance weights, ω_ℓ = w_ℓ / Σ_j w_j over the k candidates (
 docs/errata.md), the step contributes H(X_p) = Σ_ℓ ω_ℓ H(z_ℓ), and the next kept state is drawn by
 ω.
 
-Two facts shape the code. The fresh draws ignore the chain, so all draws of all chains are made and
-weighted in one batched pass, and the chain itself is arithmetic on log weights. And no padding is
-needed: chains are one flat list (`Draws`), sorted by length, so those that still run after p steps
-are the last ones. The weights are on the host, wherever the model is.
+The fresh draws do not depend on the chain, so all draws of all chains are made and weighted in one
+batched pass, and the chain itself is arithmetic on log weights. Chains are stored without padding
+in one flat list (`Draws`), sorted by length, so those that still run after p steps are the last
+ones. The weights are on the host, wherever the model is.
 
 **Selection.** A chain of t steps has a starting state and t blocks of k−1 fresh candidates. With
 S_p the sum of the weights in block p, a kept state s stays with probability
 
     σ_p(s) = w_s / (w_s + S_p) = sigmoid(log w_s − log S_p),
 
-and when it is left, the new state is candidate j of the block with probability w_j / S_p, whatever
-s was. Hence, for the law p of the kept state,
+and otherwise the new state is candidate j of the block with probability w_j / S_p, independently of
+s. Hence, for the distribution p of the kept state,
 
     p'(old j) = p(j) σ_p(j),     p'(new j) = (w_j / S_p) Σ_s p(s) (1 − σ_p(s)),
 
 and p' also gives the weights of the candidates of step p in H(X_p). `sampled` draws the kept state
 and so has a point mass for p before each step (Algorithm 3); `rao_blackwell` carries all of p. The
-sigmoid form never over- or underflows: weights with a spread of hundreds of nats are fine.
+sigmoid form neither overflows nor underflows, even if weights spread over hundreds of nats.
 
 Long chains are simulated part by part, so that memory does not depend on their length. A part
 passes the draws that may still be kept to the next one, with their weights and probabilities: one
-for each chain, or, where the choice is averaged out, those whose probability is not negligible.
+per chain or, with `rao_blackwell`, those whose probability is not negligible.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class ISIR(ProposingKernel):
         propose: `propose(rows, *context, generator=generator) -> z` makes one draw of q for each
             of `rows` rows; tensors in the context have that many rows, one for each draw.
         candidates: k ≥ 2, the number of candidates of a step.
-        rao_blackwell: replace the random choice of the kept state by its exact conditional law
-            given the draws. Same expectation, less variance, no further evaluation of
-            `log_weight`, but more arithmetic.
+        rao_blackwell: replace the random choice of the kept state by its exact conditional
+            distribution given the draws. This reduces the variance without further evaluations of
+            `log_weight`, but needs more arithmetic.
         chunk: rows that are drawn and weighted in one call: it bounds the memory. By default 1024
             on a processor and 8192 on other devices.
 

@@ -30,9 +30,9 @@ only where many steps make it worthwhile, and elsewhere the row is run as two eq
 kernel has at most three graphs for one shape and dtype of its states.
 
 **CUDA graphs.** `compile="reduce-overhead"` makes blocks of 8 steps of at most 1 + log₄(chains)
-numbers of chains: finished chains continue, unseen, until a quarter of the rows suffices. A graph
-for each of these shapes is recorded once and replayed by one launch. The noise is drawn for these
-blocks, so that the chains are others than without.
+numbers of chains: finished chains continue without effect until a quarter of the rows suffices. A
+graph for each of these shapes is recorded once and replayed by one launch. The noise is drawn for
+these blocks, so the chains differ from those without this option.
 
 Tensors that `log_density` captures, such as the parameters of a model, are inputs of the graph and
 may change between calls. Numbers and other Python values are part of the graph: a new value means a
@@ -96,7 +96,7 @@ class MetropolisKernel(StepKernel[S]):
         step_size: size of a move, a number or a tensor that broadcasts against one state.
         compile: make blocks of steps by `torch.compile`: several times faster for small models,
             after some seconds of compilation. It needs a C++ compiler; without one, or if
-            `log_density` cannot be compiled, the kernel warns and goes on without.
+            `log_density` cannot be compiled, the kernel warns and runs uncompiled.
             `"reduce-overhead"`, for GPUs, makes blocks of fixed shapes that torch replays as CUDA
             graphs.
     """
@@ -222,7 +222,7 @@ def usable(log_ratio: Tensor, log_density: Tensor) -> Tensor:
 
 
 class Noise(NamedTuple):
-    """What a step of a proposing kernel consumes; for a block, with the steps in front."""
+    """The random numbers for a step of a Metropolis kernel; for a block, steps come first."""
 
     jump: Tensor  # (chains, *shape): the random part of the proposed move
     log_uniform: Tensor  # (chains,)

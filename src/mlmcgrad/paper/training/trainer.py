@@ -662,8 +662,7 @@ class Evaluator:
 
     @torch.no_grad()
     def draw(self, folder: Path) -> None:
-        """Write `samples-ITERATION.png` and `reconstructions-ITERATION.png`, with the same z each
-        time.
+        """Write `samples-ITERATION.png` and `reconstructions-ITERATION.png` for fixed z.
 
         Below each row of test images are their reconstructions.
         """
