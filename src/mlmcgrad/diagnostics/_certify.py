@@ -1,20 +1,22 @@
 """Certify the gradient at a θ: estimate it with negligible bias, and check the simulations.
 
-Independent chains start from the rows of x0 in turn, and their length is doubled repeatedly. The
-first half of each is discarded; the noise is estimated between chains of the same target, so no
-autocorrelation time is needed. Importance sampling uses the unbiased sum form. The run ends when
-the checks have passed and the interval is narrow, or when the evaluations are spent. The checks:
+Independent chains start from the rows of x0, used equally often, and their length is doubled
+repeatedly. The first half of each chain is discarded. The noise is estimated from the spread
+between chains of the same target, so no autocorrelation time is needed. Importance sampling uses
+the unbiased sum form. The run ends when the checks have passed and the interval is narrow, or when
+the evaluations are spent. The checks:
 
 - **levels**: E[H^{(p)}] from simulations of length p and from the first p steps of longer ones
   agree;
 - **mixing**: the two halves of the kept steps agree in the mean with each other and with the
-  segment before; the variance between chains is that within chains; some step moves;
+  previous segment; the variance between chains agrees with the variance within chains; some step
+  moves;
 - **weights**: no draw has most of the weight, for kernels with importance weights;
 - **law**: one exact Metropolis step from the simulated states changes no mean. Only this check
   detects a kernel with a wrong stationary distribution.
 
-They detect errors that exceed their own noise; a stationary distribution with a small error can
-pass. Where a check is in doubt, the simulations continue.
+The checks detect errors that exceed their own noise; a stationary distribution with a small error
+can pass. If a check is inconclusive, the simulations continue.
 """
 
 from __future__ import annotations
@@ -71,8 +73,8 @@ class Certificate(Report):
         tolerance: maximum half-width of an interval, in units.
         checks: levels, mixing, weights, law and interval.
         evaluations: total number spent.
-        length: of the simulations; the first half of a chain is discarded.
-        simulations: their number.
+        length: length of the simulations; the first half of a chain is discarded.
+        simulations: number of simulations.
     """
 
     estimate: Mean

@@ -56,7 +56,7 @@ class Effects:
     """The random effects of one grouping factor.
 
     The correlated blocks of terms are (2,) for (1 + x | g), (1, 1) for (1 | g) + (0 + x | g) and
-    for (1 + x || g). Groups that are not in the data of the fit follow those that are.
+    for (1 + x || g). New groups follow the groups in the data of the fit.
     """
 
     factor: str  # its name, "district" or "a:b"
@@ -73,7 +73,7 @@ class Design:
     """The data of a model as tensors.
 
     Args:
-        response: the left side of the formula.
+        response: the left-hand side of the formula.
         y: the response, (rows,) float64.
         trials: number of trials of each row, (rows,); 1 unless the formula has trials.
         offset: known part of the linear predictor, (rows,).
@@ -102,9 +102,9 @@ class Design:
 @final
 @dataclass(frozen=True)
 class Coding:
-    """All that is needed to code new data as the data of the fit were coded.
+    """The information needed to code new data like the data of the fit.
 
-    `kept` has the numbers of each center(), scale(), poly(), bs() and ns().
+    `kept` stores the numbers of each center(), scale(), poly(), bs() and ns().
     """
 
     formula: str

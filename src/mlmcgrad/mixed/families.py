@@ -9,13 +9,11 @@
 | gaussian | real numbers | identity | sigma |
 | gamma | positive numbers, var = μ²/shape | log | shape |
 
-An object of your own with the members of `Family` is a family too.
+Any object with the members of `Family` is a family: the distribution of a response y given its
+linear predictor η. Tensors broadcast: η is (draws, rows) where y and trials are (rows,); the log
+dispersion is a scalar or (draws, 1). All are float64. log p is normalised, constants included.
 
-A family is the law of a response y given its linear predictor η. Tensors broadcast: η is (draws,
-rows) where y and trials are (rows,); the log dispersion is a scalar or (draws, 1). All are float64.
-log p is normalised, constants included.
-
-Differences of log Γ at large arguments lose their digits. `remainder` and `gap` keep them:
+Differences of log Γ at large arguments lose accuracy. `remainder` and `gap` preserve it:
 
     log Γ(x) = (x − ½) log x − x + ½ log 2π + R(x),      R(x) = 1/(12x) − 1/(360x³) + …
     ψ(x) = log x − G(x),                                 G(x) = 1/(2x) + 1/(12x²) − 1/(120x⁴) + …
@@ -44,7 +42,7 @@ _LINEAR = 40.0  # above it log(1 + e^x) is x in double precision
 
 @runtime_checkable
 class Family(Protocol):
-    """The law of y given η; any class with these members is a family."""
+    """The distribution of y given η; any class with these members is a family."""
 
     @property
     def name(self) -> str:
@@ -84,7 +82,7 @@ class Family(Protocol):
 @final
 @dataclass(frozen=True)
 class Weighted:
-    """A family in which each row counts as often as its weight says, which replaces `trials`.
+    """A family with prior weights: each row counts `weight` times. The weights replace `trials`.
 
     Args:
         family: the family of a row of weight 1; it has no trials.
@@ -262,7 +260,7 @@ class Probit:
 @final
 @dataclass(frozen=True)
 class Cloglog:
-    """p = 1 − exp(−e^η), the probability of at least one event of a Poisson law."""
+    """p = 1 − exp(−e^η), the probability of at least one event of a Poisson distribution."""
 
     name: str = "cloglog"
 
@@ -559,7 +557,7 @@ class NegativeBinomial(Counts):
         ∂/∂η = y − (y + r) σ(d),      −∂²/∂η² = (y + r) σ(d) σ(−d)
         ∂/∂ log r = r [log(1 + y/r) − G(r + y) + G(r) − log(1 + e^d)] + (y + r) σ(d) − y
 
-    r → ∞ is the Poisson law, where all of these keep their digits.
+    The limit r → ∞ is the Poisson distribution, where these formulas remain accurate.
     """
 
     name: str = "negative_binomial"

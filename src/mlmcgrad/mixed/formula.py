@@ -2,14 +2,14 @@
 
     response ~ terms + offset(x) + (terms | factor) + …
 
-Terms are combined by + - : * / ** as in R and lme4. Inside functions and {…} the same signs are
-arithmetic. Python's own grammar reads all of it, so -x**2 is −(x²) as in Python. For that, columns
-and texts are replaced by `_0_`, `_1_`, …, and a:b by a ** _ ** b, which has the precedence of a
-colon: above *, below the power of a bracket.
+Terms are combined by + - : * / ** as in R and lme4. Inside functions and {…} the same symbols
+denote arithmetic. Formulas are parsed with Python's grammar, so -x**2 is −(x²). Columns and texts
+are first replaced by `_0_`, `_1_`, …, and a:b by a ** _ ** b, which has the precedence of a colon:
+above *, below the power of a bracket.
 
-A function in a formula must mean the same for new data. So it works elementwise (NumPy's `ufunc`s,
-as `log(x)` or `np.log(x)`), or stores some numbers (`center`, `scale`; `poly`, `bs` and `ns`, which
-have several columns), or codes levels (`C`, `S`, `T`).
+A function in a formula must have the same meaning for new data. So it either works elementwise
+(NumPy's `ufunc`s, as `log(x)` or `np.log(x)`), stores some numbers (`center`, `scale`; `poly`, `bs`
+and `ns`, which have several columns), or codes levels (`C`, `S`, `T`).
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ _CONTRASTS: dict[str, Callable[..., Contrast]] = {
 @final
 @dataclass(frozen=True)
 class Response:
-    """The left side of a formula: y, y['level'], f(y), proportion(y, n) or y | trials(n)."""
+    """The left-hand side of a formula: y, y['level'], f(y), proportion(y, n) or y | trials(n)."""
 
     text: str  # as written
     value: Component  # the expression of y
@@ -224,7 +224,7 @@ def parse(text: str) -> Formula:
 
 
 class _Parser:
-    """The state of parsing one formula: the source that Python reads, and what it hides."""
+    """The state of parsing one formula: the source for Python's parser, and the replaced parts."""
 
     def __init__(self, text: str) -> None:
         self.text = text

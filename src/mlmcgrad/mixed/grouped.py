@@ -1,4 +1,4 @@
-"""The likelihood of a model with one grouping factor: an integral for each group.
+"""The likelihood of a model with one grouping factor: one integral per group.
 
 **Quadrature.** With at most two effects per group the integral over u is adaptive Gauss–Hermite
 quadrature: with the mode m and the curvature H = (CCᵀ)^{-1} of f = log p(y, u) there,
@@ -7,8 +7,8 @@ quadrature: with the mode m and the curvature H = (CCᵀ)^{-1} of f = log p(y, u
 
 where t_j and w_j are the nodes and weights for the density exp(−½‖t‖²). Their number is doubled
 until the log-likelihood changes by less than 1e-6. Score and posterior moments are means with the
-same weights. A normal response has a quadratic f: two nodes in each direction are exact. Otherwise,
-and for the certificate of any fit, the integral is sampled:
+same weights. For a normal response f is quadratic, and two nodes in each direction are exact. With
+more effects, and for the certificate of any fit, the integral is sampled:
 
 **Scores.** Fisher's identity: the score of group g is the mean of the complete-data score under
 p_θ(u | y_g),
@@ -31,14 +31,13 @@ B = ½H^{-1}M, in the same way and to second order
 
     ∇_{log φ} → ∇_{log φ} + vᵀH^{-1}∇f + ∇fᵀB(u − m) + tr B.
 
-The mean is taken with coefficients c_j on draws u_j of the proposal, from their weights w_j. Draws
-come in blocks of k; `MLMCSum` sets the random number of blocks and their signs. The expectation is
-that of the longest ladder, whose bias falls like 1/(k·T); with an infinite truncation there is no
-bias.
+The mean uses coefficients c_j of the draws u_j from the proposal, computed from their weights w_j.
+Draws are made in blocks of k; `MLMCSum` sets the random number of blocks and their signs. The
+estimate has the bias of the longest simulation, which falls like 1/(k·T); with an infinite
+truncation there is no bias.
 
 With V = (1, u) all this is linear in the moments Σ_j c_j r_j V_jᵀ and Σ_j c_j V_j V_jᵀ of a group.
-All blocks of draws are processed together, however many a group has, and the moments of a group are
-the sums of those of its blocks.
+All blocks of draws are processed together, and the moments of a group are the sums over its blocks.
 
 **Likelihood and information.** The log-likelihood of a group is estimated by log (1/m) Σ_j w_j with
 w_j = p_θ(y, u_j)/q(u_j). Its derivative for fixed draws is the self-normalised score
@@ -46,33 +45,32 @@ w_j = p_θ(y, u_j)/q(u_j). Its derivative for fixed draws is the self-normalised
     s(θ) = Σ_j w_j ∇ log p_θ(y, u_j) / Σ_j w_j,
 
 with the gradients above. The information is −∂s/∂θ, by central differences with draws that move
-with θ: the quantiles t of the proposal stay the same, and u = mode + Ct. Where the posterior is
-normal, s does not depend on t, and neither does −∂s/∂θ. With draws that do not move it would be
-Louis' identity, the small difference of E[−∇² log p] and Var[∇ log p] where a group says much about
-its u. The draws come in blocks; the terms s + w̄_b (s_b − s), with s_b the score of block b and w̄_b
-its share of the weights times their number, have the mean s, and spread as much as its error says.
-The bias of m draws, of order 1/m, does not matter for a standard error.
+with θ: the quantiles t of the proposal stay the same, and u = mode + Ct. If the posterior is
+normal, neither s nor −∂s/∂θ depends on t. With fixed draws this would be Louis' identity, a small
+difference of two large terms, E[−∇² log p] and Var[∇ log p], in groups that are informative about
+u. The draws are made in blocks; the terms s + w̄_b (s_b − s), with s_b the score of block b and
+w̄_b its share of the weights times the number of blocks, have the mean s, and their spread gives
+its error. The bias of m draws, of order 1/m, is negligible for a standard error.
 
 **Buckets.** Groups have different numbers of rows. To process all groups at once, they are put into
 buckets of groups of similar size, and within a bucket padded to the largest group with absent rows
-(`present` is 0). Each bucket costs as much as _PRICE rows, for the calls that process it; the
-buckets minimise the total cost. Small data are one bucket, and in large data there is little
-padding.
+(`present` is 0). The overhead of each bucket is taken as the cost of _PRICE rows; the buckets
+minimise the total cost. Small data form a single bucket, and large data need little padding.
 
 **Proposals.** For one group, with η = Xβ + offset + ZΛu,
 
     f(u) = Σ_i log p(y_i | η_i) − ½‖u‖²,      ∇f = ΛᵀZᵀr − u,      −∇²f ≈ H = I + ΛᵀZᵀWZΛ,
 
 where r and W are the slope and the (expected) curvature of log p in η. Newton's method finds the
-modes of all groups at once, from those of the last call. The proposal is u = mode + Ct with
+modes of all groups at once, starting from the previous modes. The proposal is u = mode + Ct with
 CCᵀ = H^{-1} and independent coordinates of t, Student's with 4 degrees of freedom: its tails are
 heavier than the target's, and its quantile function has a closed form,
 
     t(p) = sign(p − ½) · 2 √(cos(arccos(√a)/3)/√a − 1),      a = 4p(1 − p).
 
-The k draws of a block are k evenly spread points p, all moved by one uniform shift. Each draw has
-the law of the proposal, blocks are independent, and the mean over a block has far less variance
-than that of k independent draws.
+The k draws of a block use k evenly spaced points p with one common uniform shift. Each draw has the
+distribution of the proposal, blocks are independent, and the mean over a block has far less
+variance than that of k independent draws.
 """
 
 from __future__ import annotations
@@ -127,7 +125,7 @@ class Grouped:
     Args:
         design: the data, with one grouping factor.
         family: the family of the response.
-        estimator: the law of the number of blocks per group; None means without truncation.
+        estimator: sets the number of blocks per group; None means without truncation.
         candidates: draws in a block.
         generator: source of all randomness.
     """

@@ -1,4 +1,4 @@
-"""Intervals of all parameters, and tests of nested models.
+"""Confidence intervals for all parameters, and tests of nested models.
 
 A `Quantity` is a parameter as users know it, a function of θ: a fixed effect, a standard deviation,
 a correlation, the dispersion.
@@ -10,9 +10,9 @@ a correlation, the dispersion.
 
       d = I^{-1}(S + λg),    λ = (c − ψ(θ) − gᵀI^{-1}S)/(gᵀI^{-1}g).
 
-  At the maximum −λ is the slope of the profile, from which follows the next value to try.
+  At the maximum −λ is the slope of the profile, which determines the next value to try.
 
-All log-likelihoods use the same random numbers, so that their differences have little noise.
+All log-likelihoods use the same random numbers, so their differences have little noise.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _SIMULATE = "no simple law is known; use simulate=200"
 @final
 @dataclass(frozen=True)
 class Quantity:
-    """A parameter as users know it.
+    """A parameter on the user's scale.
 
     `free` is the function of θ, on a scale without bounds: log for standard deviations and
     dispersions, atanh for correlations.
@@ -327,11 +327,12 @@ def _floored(variance: Tensor) -> Tensor:
 class LikelihoodRatioTest:
     """Twice the difference of two log-likelihoods, larger model minus smaller one.
 
-    If the smaller model is true, and does not fix a variance at 0, the law of the statistic is χ²
-    with k degrees of freedom, k parameters being added. A variance of 0 is on the boundary of the
-    parameter space. If one variance is fixed there, alone or with its covariances, the law is the
-    mixture ½χ²_{k−1} + ½χ²_k (Stram and Lee, 1994). So it is for negative binomial against Poisson
-    responses. In other cases no simple law is known: `simulate=200` draws from it.
+    If the smaller model is true and does not fix a variance at 0, the statistic has a χ²
+    distribution with k degrees of freedom, where k is the number of added parameters. A variance of
+    0 is on the boundary of the parameter space. If one variance is fixed there, alone or with its
+    covariances, the distribution is the mixture ½χ²_{k−1} + ½χ²_k (Stram and Lee, 1994), also for
+    negative binomial against Poisson responses. In other cases no simple distribution is known:
+    `simulate=200` draws from it.
 
     Attributes:
         statistic: the statistic.

@@ -1,10 +1,10 @@
 """The parameter vector θ = (β, entries of Λ, log dispersion), its units, and its start.
 
 Random effects of a group are b = Λu with u ~ N(0, I), so their covariance is ΛΛᵀ. Λ is lower
-triangular in each block of correlated effects and 0 between blocks. Its entries are free: the
-likelihood does not change if a column of Λ changes its sign. So a standard deviation of 0 is an
-ordinary point of the parameter space, at which the score is 0. It is not a boundary, which the
-logarithm of a standard deviation would never reach.
+triangular in each block of correlated effects and 0 between blocks. Its entries are free, because
+the likelihood does not change if a column of Λ changes its sign. So a standard deviation of 0 is an
+interior point of the parameter space, with score 0. The logarithm of a standard deviation would
+never reach it.
 
 The search uses units in which the likelihood is well conditioned: the fixed columns are made
 orthonormal, X = QR with QᵀQ = rows · I, the random columns have mean square 1, and a gaussian

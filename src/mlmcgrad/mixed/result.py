@@ -1,7 +1,7 @@
 """A fitted mixed-effects model: estimates, their errors, predictions, tests, and its file.
 
-The names are those of statsmodels where it has one. `params`, `bse`, `tvalues`, `pvalues`,
-`conf_int()` and `cov_params()` are about the fixed effects.
+Names follow statsmodels if possible. `params`, `bse`, `tvalues`, `pvalues`, `conf_int()` and
+`cov_params()` refer to the fixed effects.
 """
 
 from __future__ import annotations

@@ -5,17 +5,17 @@ With S_1, S_2, … independent unbiased estimates of the score:
 1. θ_n = θ_{n−1} + A_n S_n with A_n^{-1} = Σ_g s_g s_gᵀ, the outer products of the group scores (the
    adaptive matrix), until the score is no larger than its noise. With many groups, each step uses a
    random subset.
-2. At the point θ_0 so reached, θ̄ = θ_0 + I^{-1} S̄ with I the observed information there and S̄ the
-   mean of N scores there. If θ̄ is far from θ_0, the step is repeated from θ̄. With V the covariance
-   of the scores, that of θ̄ about the maximum is I^{-1} V I^{-1} / N. The search ends when the root
-   of each diagonal entry is below a given fraction of the standard error.
-   If the likelihood is known without noise, Newton's method with exact scores takes the place of
-   this: A step is halved while the likelihood falls, and the search ends at rounding.
+2. At the resulting point θ_0, θ̄ = θ_0 + I^{-1} S̄ with the observed information I and the mean S̄
+   of N scores at θ_0. If θ̄ is far from θ_0, the step is repeated from θ̄. If V is the covariance
+   of the scores, the covariance of θ̄ about the maximum is I^{-1} V I^{-1} / N. The search ends
+   when the root of each diagonal entry is below a given fraction of the standard error. If the
+   likelihood is known without noise, Newton's method with exact scores is used instead: a step is
+   halved while the likelihood decreases, and the search ends at rounding error.
 3. The certificate: M independent scores at θ̄, with mean S̄. They estimate the distance from θ̄ to
    the maximum by I^{-1} S̄, with the covariance I^{-1} V I^{-1} (1/M + 1/N) if θ̄ is the maximum but
-   for its Monte Carlo error. As V is estimated from N + M scores, the test of this is Hotelling's.
+   for its Monte Carlo error. As V is estimated from N + M scores, the test is Hotelling's.
 
-The information is the mean of independent estimates. Their spread is its Monte Carlo error.
+The information is the mean of independent estimates, whose spread gives its Monte Carlo error.
 """
 
 from __future__ import annotations
