@@ -194,7 +194,7 @@ def test_trials() -> None:
 @pytest.mark.parametrize(
     ("left", "values", "message"),
     [
-        ("y", ["a", "b", "c", "d"], r"numbers or have two levels, got 4 levels .*y\['a'\] ~ …"),
+        ("y", ["a", "b", "c", "d"], r"numeric or have two levels, got 4 levels .*y\['a'\] ~ …"),
         ("y", ["a", "a", "a", "a"], "'y' is 'a' in all rows"),
         ("y['yse']", ["no", "yes", "no", "no"], "is never 'yse', .* did you mean 'yes'?"),
         ("y", [1.0, 2.0, float("inf"), 0.0], "column 'y' must be finite, got inf in row 2"),
