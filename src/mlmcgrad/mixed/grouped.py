@@ -147,7 +147,7 @@ class Grouped:
         self._modes: list[Tensor | None] = [None] * len(self._buckets)  # of the last call
         self._closed, effects = isinstance(family, Gaussian), self.layout.random
         self._nodes = 2 if self._closed else _FIRST_NODES  # in each direction
-        self._rough = 2 if self._closed else 2 * _FIRST_NODES  # where less precision is enough
+        self._rough = self._nodes  # where less precision is enough
         self.exact = estimator is None and (self._closed or effects <= 2) and self._more()
 
     @property

@@ -43,6 +43,7 @@ _EARLY = 4  # scores after which a step that is too long is repeated
 _CALM = 2  # consecutive scoring steps whose score is noise
 _LONGEST_STEP = 1.5  # change of a linear predictor in one step,
 _GROWTH = 0.25  # or its share of the largest linear predictor
+_SLOW = 0.3  # of the squared length of a step without noise: the next one is hardly shorter
 _MOST_SCORING = 40  # steps; they would never end if all groups were alike
 _MOVED = 0.05  # standard errors between θ̄ and θ_0: beyond it the step is repeated
 _NEAR = 0.05  # bound in standard errors that is small enough, even if the distance is not noise
@@ -319,17 +320,21 @@ def search(
 
 def _scoring(likelihood: MarginalLikelihood, theta: Tensor, most: int) -> Iterator[Tensor]:
     """Yield the iterates of the first phase."""
-    calm = 0
+    calm, left = 0, math.inf
     for _ in range(most):
         score, matrix = likelihood.adaptive(theta)
         # A column of Λ that is 0 has no score: it gets the scale of the other parameters.
         matrix = matrix + 1e-6 * matrix.diagonal().mean() * torch.eye(len(score)).to(matrix)
         step = torch.linalg.solve(matrix, score)
         # For a score of pure noise the mean of this is at most the number of parameters.
-        calm = calm + 1 if float(score @ step) < 2.0 * len(theta) else 0
+        before, left = left, float(score @ step)
+        near = left < 2.0 * len(theta)
+        if likelihood.exact:  # without noise the steps are worth it while they make progress
+            near = near and left > _SLOW * before
+        calm = calm + 1 if near else 0
         theta = theta + _bounded(likelihood, theta, step)
         yield theta
-        if calm == _CALM:
+        if calm == (1 if likelihood.exact else _CALM):
             return
 
 
