@@ -191,7 +191,7 @@ def test_annealing_is_right_for_any_number_of_temperatures(hard: Binary) -> None
     """Null: the mean likelihood is that of quadrature; false alarm 1e-5."""
     approximation = laplace(Joint(hard.design, family("bernoulli")), BINARY_AT)
     exact, errors, generator = float(hard.log_likelihood(BINARY_AT)), [], rng()
-    x = torch.randn(10_000, len(approximation.mode), dtype=torch.float64, generator=generator)
+    x = torch.randn(10_000, len(approximation.mean), dtype=torch.float64, generator=generator)
     for temperatures in (2, 16):
         found = annealed(approximation, x, temperatures, 0.8, generator)
         mean = found.total - 0.5 * found.error**2  # the logarithm of the mean weight

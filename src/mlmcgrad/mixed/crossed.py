@@ -73,9 +73,11 @@ from torch import Tensor
 from mlmcgrad.estimators import Average, Estimator, MLMCSum
 from mlmcgrad.kernels import MALA
 from mlmcgrad.kernels.base import Outcome, Simulation
+from mlmcgrad.kernels.importance import Blocks, block_weights, shares
 from mlmcgrad.measure import Measure, concatenate
 from mlmcgrad.mixed.design import Design
 from mlmcgrad.mixed.families import Family, Gaussian, Slopes
+from mlmcgrad.mixed.grouped import ENDLESS, gauss_hermite
 from mlmcgrad.mixed.parameters import Layout
 from mlmcgrad.mixed.search import LogLikelihood
 
@@ -96,14 +98,20 @@ LARGEST = 3000  # D: its matrix takes 72 MB, and a Cholesky factor of it about a
 _LOG_2PI = math.log(2.0 * math.pi)
 _NEWTON_STEPS, _HALVINGS = 60, 30
 _ENOUGH = 1e-20  # Newton's decrement at the mode, small because modes are differenced in θ
-_SCORE_STEP, _STEP = 1e-4, 2e-3  # of differences in θ, for scores and for the information
+_SCORE_STEP, _STEP = 1e-3, 1e-4  # of differences in θ, of the approximation and of exact scores
+_SLOPE_STEP = 1e-5  # of differences of slopes, in η and in the dispersion
+_NODES = 9  # for the law of η_i in a normal approximation
+_ROUNDS, _SETTLED = 40, 1e-14  # of the variational approximation; squared change in the last one
+_PILOT, _MILD = 256, 2.5  # draws for the spread of log w, and the largest for importance sampling
+_EFFECTIVE, _BLOCKS = 16, 4  # exact draws that a block is worth; blocks in an information
+_PARTS, _ERROR, _DRAWS = 64, 0.06, 2**16  # error of the log-likelihood, times 4
 _LEAST = 0.05  # of the complete-data information in a direction: a step is at most 20 times EM's
 _PART = 2**21  # numbers (states × rows or random effects) in memory at once
 
 
 @final
 class Crossed:
-    """The likelihood as a function of θ, estimated by chains over all random effects.
+    """The likelihood as a function of θ, estimated by draws or chains of all random effects.
 
     θ holds the entries of Λ of all factors, in the order of `design.effects`; see `Layout`. The
     columns of the design have similar scales.
@@ -114,24 +122,23 @@ class Crossed:
         self.layout: Layout = self._joint.layout
         self._generator = generator
         self._step = step_size(self._joint.dimension)
-        self._mode: Tensor | None = None  # the last one
+        self._here: Approximation | None = None  # the last one
         self._motion: Motion | None = None
+        self._mild = True
         self.exact = isinstance(family, Gaussian)
 
     @property
     def method(self) -> str:
         """How the integrals are computed, in words."""
-        return "in closed form" if self.exact else "by Langevin chains over all random effects"
+        if self.exact:
+            return "in closed form"
+        if self._mild:
+            return "by levels of importance sampling over all random effects"
+        return "by Langevin chains over all random effects"
 
     def value_and_score(self, theta: Tensor) -> tuple[float, Tensor]:
-        """Return the log-likelihood of a normal response, and its gradient by differences."""
-        start = self._laplace(theta).mode
-        steps = torch.diag(_SCORE_STEP * theta.abs().clamp(min=1.0))
-        slopes = [
-            (self._closed(theta + h, start) - self._closed(theta - h, start)) / (2.0 * h.sum())
-            for h in steps
-        ]
-        return float(self._closed(theta, start)), torch.stack(slopes)
+        """Return the bound of the log-likelihood and its gradient, exact for a normal response."""
+        return bound(self._approximate(theta))
 
     def curvature(self, theta: Tensor) -> Tensor:
         """Return the information of a normal response, (θ, θ)."""
@@ -141,47 +148,69 @@ class Crossed:
         """Return False: a closed form is as precise as can be."""
         return False
 
-    def _closed(self, theta: Tensor, start: Tensor) -> Tensor:
-        """Return Laplace's approximation of the log-likelihood."""
-        _, lower, value = newton(self._joint, theta, start)
-        return value - lower.diagonal().log().sum() + 0.5 * self._joint.dimension * _LOG_2PI
-
     def scores(self, theta: Tensor, count: int) -> Tensor:
         """Return estimates of the score, (count, θ), whose only bias is that of T steps."""
-        here = self._laplace(theta)
-        if self.exact:  # the posterior is N(0, I)
-            return moving_scores(here, Motion.at(here), self._normal(count, self._generator))
-        return torch.stack([self._score(here) for _ in range(count)])
+        here = self._approximate(theta)
+        if self.exact:
+            return bound(here)[1].expand(count, -1)
+        motion, block = self._moving(here), self._block(here, self._generator)
+        if block:
+            return weighted_scores(here, motion, block, count, self._generator)
+        found = []
+        for _ in range(count):
+            states = self._run(here, _LEVELS, _CHAINS)
+            found.append(states.coefficient @ moving_scores(here, motion, states.points) / _CHAINS)
+        return torch.stack(found)
 
     def adaptive(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the score, and Laplace's information made positive definite.
+        """Return the gradient of the bound, and its information made positive definite.
 
-        There are no independent groups whose outer products could stand for the information.
-        Laplace's information needs no random numbers. Far from the maximum it may be indefinite;
-        there the complete-data information bounds it on both sides; see `positive`.
+        They need no random numbers, and the maximum of the bound is near that of the likelihood.
+        Far from it the information may be indefinite; there the complete-data information bounds
+        it on both sides; see `positive`.
         """
-        here = self._laplace(theta)
-        u = here.at(self._normal(_FEW, self._generator))
+        here = self._approximate(theta)
+        u = here.at(self._normal(_FEW))
         complete = complete_information(self._joint, theta, u)
-        score = self.value_and_score(theta)[1] if self.exact else self._score(here)
-        return score, positive(laplace_information(here), complete)
+        return bound(here)[1], positive(self._moving(here).information, complete)
 
     def information(self, theta: Tensor, effort: int = 1) -> Tensor:
-        """Return estimates of the observed information, one for each chain, (64 · effort, θ, θ)."""
-        here, chains = self._laplace(theta), effort * _MANY
+        """Return estimates of the observed information, (n · effort, θ, θ)."""
+        here = self._approximate(theta)
         if self.exact:
-            return laplace_information(here).expand(2, -1, -1)
+            rows = [
+                (bound(here.near(theta - h))[1] - bound(here.near(theta + h))[1]) / (2.0 * h.sum())
+                for h in torch.diag(_STEP * theta.abs().clamp(min=1.0))
+            ]
+            exact = torch.stack(rows)
+            return (0.5 * (exact + exact.T)).expand(2, -1, -1)
+        motion, block = Motion.at(here), self._block(here, self._generator)
+        if block:
+            blocks = effort * _BLOCKS
+            x, log_w = draws(here, blocks * block, self._generator)
+            terms = louis_terms(here, motion, x, log_w.softmax(0)).unflatten(0, (blocks, block))
+            own = torch.einsum("bk,bkij->bij", log_w.reshape(blocks, block).softmax(1), terms)
+            share = log_w.reshape(blocks, block).logsumexp(1).softmax(0)[:, None, None]
+            mean = (share * own).sum(0)
+            return mean + blocks * share * (own - mean)
+        chains = effort * _MANY
         states = self._run(here, _LONG, chains)
-        terms = louis_terms(here, states.points, states.coefficient / chains)
+        terms = louis_terms(here, motion, states.points, states.coefficient / chains)
         terms = states.coefficient[:, None, None] * terms
         return terms.new_zeros(chains, *terms.shape[1:]).index_add_(0, states.owner, terms)
 
     def log_likelihood(self, theta: Tensor, generator: torch.Generator) -> LogLikelihood:
         """Compute or estimate the log-likelihood, in one part."""
-        here = self._laplace(theta)
+        here = self._approximate(theta)
         if self.exact:
-            value = self._closed(theta, here.mode)[None]
+            value = theta.new_tensor([bound(here)[0]])
             return LogLikelihood(value, value.new_zeros(1, 2))
+        block = self._block(here, generator)
+        if block:
+            # A block of weights of mean 1 has the variance 1 / _EFFECTIVE.
+            blocks = _PARTS * math.ceil(min(1.0 / _ERROR**2, _DRAWS / block) / _PARTS)
+            _, log_w = draws(here, blocks * block, generator)
+            return LogLikelihood.of(log_w.reshape(1, _PARTS, -1))
         x = self._normal(_ANNEALED, generator)
         found = annealed(here, x, _FEWEST, self._step, generator)
         spread = float((1.0 + found.deviation).log().std())
@@ -195,17 +224,21 @@ class Crossed:
     def effects(self, theta: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return mean and covariance of b = Λu given the data, for each factor.
 
-        With δ = u − mode and w = −H^{-1} ∇_u log p(y, u), the means of w and of
-        ½(δwᵀ + wδᵀ) − H^{-1} are 0 (Stein's identity), so those of δ − w and
-        δδᵀ − ½(δwᵀ + wδᵀ) + H^{-1} are the posterior moments. Where the posterior is normal, w = δ,
-        and they are exact.
+        With δ = u − mean and w = CCᵀ∇_u log p(y, u), the means of w and of ½(δwᵀ + wδᵀ) + CCᵀ are 0
+        (Stein's identity), so those of δ + w and δδᵀ + ½(δwᵀ + wδᵀ) + CCᵀ are the posterior
+        moments. Where the posterior is normal, w = −δ, and they are exact.
         """
-        joint, here = self._joint, self._laplace(theta)
+        joint, here = self._joint, self._approximate(theta)
         root, points, c = here.root, theta.new_zeros(1, joint.dimension), theta.new_ones(1)
         if not self.exact:
-            states = self._run(here, _LONG, _MANY)
-            points, c = states.points, states.coefficient / _MANY
-        delta = here.at(points) - here.mode[:, None]
+            block = self._block(here, self._generator)
+            if block:
+                points, log_w = draws(here, _BLOCKS * block, self._generator)
+                c = log_w.softmax(0)
+            else:
+                states = self._run(here, _LONG, _MANY)
+                points, c = states.points, states.coefficient / _MANY
+        delta = here.at(points) - here.mean[:, None]
         w = -root @ (root.T @ here.density(points)[1])
         factor, found = self.layout.factor(theta), []
         for span in joint.spans:
@@ -215,7 +248,7 @@ class Crossed:
             moved = (of_delta - of_w) @ c  # (groups, q_f)
             half = (c * of_delta) @ (0.5 * of_delta - 0.5 * of_w).mT
             second = of_root @ of_root.mT + half + half.mT
-            mean = joint.blocks(span, here.mode[:, None])[..., 0] + moved
+            mean = joint.blocks(span, here.mean[:, None])[..., 0] + moved
             covariance = second - moved[:, :, None] * moved[:, None, :]
             found.append((mean @ own.T, own @ covariance @ own.T))
         return found
@@ -226,22 +259,31 @@ class Crossed:
         of_factor = (self._joint.z @ self.layout.factor(step)).norm(dim=1)
         return float((of_beta.abs() + 2.0 * of_factor).max())
 
-    def _laplace(self, theta: Tensor) -> Laplace:
-        """Find Laplace's approximation at θ, starting from the mode of the last call."""
-        found = laplace(self._joint, theta, self._mode)
-        self._mode = found.mode
-        return found
+    def _approximate(self, theta: Tensor) -> Approximation:
+        """Find the approximation at θ, starting from the last one."""
+        last = self._here
+        if last is None or not torch.equal(last.theta, theta):
+            start = None if last is None else last.mean
+            self._here = last = variational(self._joint, theta, start)
+        return last
 
-    def _score(self, here: Laplace) -> Tensor:
+    def _moving(self, here: Approximation) -> Motion:
+        """Return the motion there, or at a θ nearby."""
         motion = self._motion
         if motion is None or self.length(here.theta - motion.theta) > _NEAR:
             self._motion = motion = Motion.at(here)
-        states = self._run(here, _LEVELS, _CHAINS)
-        return states.coefficient @ moving_scores(here, motion, states.points) / _CHAINS
+        return motion
 
-    def _run(self, here: Laplace, estimator: Estimator, chains: int) -> Measure:
+    def _block(self, here: Approximation, generator: torch.Generator) -> int:
+        """Return how many draws have the precision of `_EFFECTIVE` exact ones; 0 for chains."""
+        spread = float(draws(here, _PILOT, generator)[1].std())
+        self._mild = spread <= _MILD
+        # The variance of normal log weights of this spread is exp(spread²) times as large.
+        return 2 * math.ceil(0.5 * _EFFECTIVE * math.exp(spread**2)) if self._mild else 0
+
+    def _run(self, here: Approximation, estimator: Estimator, chains: int) -> Measure:
         """Run chains and return their states; the acceptance rate adapts the next step size."""
-        x = self._normal(chains, self._generator)
+        x = self._normal(chains)
         states, outcome = run(here, estimator, x, self._step, self._generator)
         acceptance = outcome.accepted / (outcome.evaluations - chains)
         best = step_size(self._joint.dimension)
@@ -249,9 +291,47 @@ class Crossed:
         self._step = min(max(changed, 0.05 * best), best)
         return states
 
-    def _normal(self, chains: int, generator: torch.Generator) -> Tensor:
-        """Draw whitened states from Laplace's approximation, N(0, I)."""
+    def _normal(self, chains: int, generator: torch.Generator | None = None) -> Tensor:
+        """Draw whitened states from N(0, I)."""
+        generator = generator or self._generator
         return torch.randn(chains, self._joint.dimension, dtype=torch.float64, generator=generator)
+
+
+def draws(here: Approximation, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw whitened states, (count, D), in pairs ±x, and their log weights, (count,).
+
+    The mean weight is the likelihood.
+    """
+    size = here.joint.dimension
+    x = torch.randn(count // 2, size, dtype=torch.float64, generator=generator)
+    x = torch.stack([x, -x], 1).reshape(-1, size)
+    log_w = torch.cat([here.density(p)[0] + _minus_log_normal(p) for p in here.parts(x)])
+    return x, torch.where(log_w.isnan(), -torch.inf, log_w) + here.log_volume
+
+
+def weighted_scores(
+    here: Approximation, motion: Motion, block: int, count: int, generator: torch.Generator
+) -> Tensor:
+    """Return unbiased estimates of the score, (count, θ): means of R with weights, in levels.
+
+    The self-normalised mean over blocks of draws is biased; the random number of blocks and their
+    signed weights, those of `MLMCSum` without truncation, remove the bias.
+    """
+    lengths = ENDLESS.draw(count, None, generator)
+    blocks = Blocks.of(lengths.longest.numpy())
+    found, begin = here.theta.new_zeros(count, len(here.theta)), 0
+    x, log_w = draws(here, len(blocks.chain) * block, generator)
+    log_sum, share = shares(log_w.reshape(-1, block).numpy())
+    weight, _ = block_weights(log_sum, blocks, lengths)
+    c = torch.from_numpy(weight[:, None] * share).reshape(-1)
+    owner = torch.from_numpy(blocks.chain).repeat_interleave(block)
+    for part in here.parts(x):
+        end = begin + len(part)
+        each = moving_scores(here, motion, part)
+        each = torch.where(c[begin:end, None] == 0.0, 0.0, c[begin:end, None] * each)
+        found.index_add_(0, owner[begin:end], each)
+        begin = end
+    return found
 
 
 def step_size(dimension: int) -> float:
@@ -260,7 +340,7 @@ def step_size(dimension: int) -> float:
 
 
 def run(
-    here: Laplace, estimator: Estimator, x: Tensor, step: float, generator: torch.Generator
+    here: Approximation, estimator: Estimator, x: Tensor, step: float, generator: torch.Generator
 ) -> tuple[Measure, Outcome]:
     """Run chains of the posterior from whitened states x, (chains, D).
 
@@ -273,7 +353,7 @@ def run(
 
 
 def annealed(
-    here: Laplace, x: Tensor, temperatures: int, step: float, generator: torch.Generator
+    here: Approximation, x: Tensor, temperatures: int, step: float, generator: torch.Generator
 ) -> LogLikelihood:
     """Estimate the log-likelihood by annealed importance sampling (Neal, 2001).
 
@@ -294,7 +374,7 @@ def annealed(
     return replace(found, value=found.value + here.log_volume)
 
 
-def _path(here: Laplace, share: float) -> Callable[[Tensor], Tensor]:
+def _path(here: Approximation, share: float) -> Callable[[Tensor], Tensor]:
     """Return log π_λ of whitened states, with the gradient in closed form."""
 
     def log_density(x: Tensor) -> Tensor:
@@ -370,7 +450,21 @@ class Joint:
     def predictor(self, theta: Tensor, u: Tensor) -> Tensor:
         """Return η, (n, m), of columns u, (D, m)."""
         base = (self.x @ self.layout.beta(theta) + self.offset)[:, None]
-        return base + self._wide @ self.scaled(self.layout.factor(theta), u)
+        return base + self.wide(self.scaled(self.layout.factor(theta), u))
+
+    def wide(self, b: Tensor) -> Tensor:
+        """Return Zb, (n, m), of columns b, (D, m)."""
+        found: Tensor = self._wide @ b
+        return found
+
+    def gathered(self, slope: Tensor) -> Tensor:
+        """Return Zᵀr, (D, m), of columns r, (n, m)."""
+        found: Tensor = self._tall @ slope
+        return found
+
+    def pulled(self, theta: Tensor, slope: Tensor) -> Tensor:
+        """Return Λ̃ᵀZᵀr, (D, m), of columns r, (n, m)."""
+        return self.scaled(self.layout.factor(theta).T, self.gathered(slope))
 
     def scaled(self, factor: Tensor, u: Tensor) -> Tensor:
         """Return Λ̃u, (D, m), for Λ, (q, q), and columns u."""
@@ -389,7 +483,7 @@ class Joint:
         """Return log p(y, u), (m,), its gradient in u, (D, m), and W, (n, m), of columns u."""
         value, slope, curvature = self.slopes(theta, self.predictor(theta, u))
         constant = 0.5 * self.dimension * _LOG_2PI
-        gradient = self.scaled(self.layout.factor(theta).T, self._tall @ slope) - u
+        gradient = self.pulled(theta, slope) - u
         return value.sum(0) - 0.5 * u.square().sum(0) - constant, gradient, curvature
 
     def scores(self, theta: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -400,7 +494,7 @@ class Joint:
         """
         eta = self.predictor(theta, u)
         _, slope, _ = self.slopes(theta, eta)
-        gathered = self._tall @ slope
+        gathered = self.gathered(slope)
         q, m = self.layout.random, u.shape[1]
         of_factor = u.new_zeros(m, q, q)
         for s in self.spans:
@@ -419,21 +513,30 @@ class Joint:
 
 
 @dataclass(frozen=True)
-class Laplace:
-    """Laplace's approximation N(mode, CCᵀ) of p_θ(u | y)."""
+class Approximation:
+    """A normal approximation N(mean, CCᵀ) of p_θ(u | y)."""
 
     joint: Joint
     theta: Tensor
-    mode: Tensor  # (D,)
-    root: Tensor  # (D, D): C with CCᵀ = H^{-1}, upper triangular
+    mean: Tensor  # (D,)
+    root: Tensor  # (D, D): C, upper triangular
 
     def at(self, x: Tensor) -> Tensor:
-        """Return the columns u = mode + Cx, (D, m), of whitened rows x, (m, D)."""
-        return self.mode[:, None] + self.root @ x.T
+        """Return the columns u = mean + Cx, (D, m), of whitened rows x, (m, D)."""
+        return self.mean[:, None] + self.root @ x.T
 
     def density(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return log p(y, u), (m,), and its gradient in u, (D, m), of whitened rows x."""
         return self.joint.density(self.theta, self.at(x))[:2]
+
+    def parts(self, x: Tensor, numbers: int = 1) -> tuple[Tensor, ...]:
+        """Split whitened rows x into parts that fit into memory, with so many numbers per row."""
+        size = numbers * max(len(self.joint.x), self.joint.dimension)
+        return x.split(max(1, _PART // size))
+
+    def near(self, theta: Tensor) -> Approximation:
+        """Return the variational approximation at a θ nearby."""
+        return _improved(replace(self, theta=theta))
 
     @property
     def log_volume(self) -> Tensor:
@@ -441,14 +544,89 @@ class Laplace:
         return self.root.diagonal().log().sum()
 
 
-def laplace(joint: Joint, theta: Tensor, start: Tensor | None = None) -> Laplace:
+def variational(joint: Joint, theta: Tensor, start: Tensor | None = None) -> Approximation:
+    """Find the normal law with the largest bound, or Laplace's approximation where it fails."""
+    first = laplace(joint, theta, start)
+    found = _improved(first)
+    finite = bool(found.mean.isfinite().all()) and bool(found.root.isfinite().all())
+    return found if finite else first
+
+
+def _improved(here: Approximation) -> Approximation:
+    """Maximise the bound over mean and C, by Newton steps in the mean."""
+    joint, theta = here.joint, here.theta
+    columns, mean, root = joint.z @ joint.layout.factor(theta), here.mean, here.root
+    for _ in range(_ROUNDS):
+        row = _rows(replace(here, mean=mean, root=root), columns)
+        gradient = joint.pulled(theta, row.slope) - mean[:, None]
+        lower, failed = torch.linalg.cholesky_ex(_hessian(joint, columns, row.curvature))
+        if failed or not bool(gradient.isfinite().all()):
+            return replace(here, mean=mean * math.nan)
+        step, before = torch.cholesky_solve(gradient, lower)[:, 0], root
+        mean, root = mean + step, _inverse(lower)
+        decrement = float(gradient[:, 0] @ step)
+        if decrement < _SETTLED and float((root - before).abs().max()) < _SETTLED**0.5:
+            break
+    return replace(here, mean=mean, root=root)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Means over η_i ~ N(m_i, v_i), the law of each row in the approximation, (n, 1) each."""
+
+    value: Tensor  # of log p(y_i | η_i)
+    slope: Tensor
+    curvature: Tensor
+    dispersion: Tensor | None  # of the slope in log φ
+    covariances: Tensor  # of η_i with its q effects, (n, q)
+
+
+def _rows(here: Approximation, columns: Tensor) -> _Rows:
+    """Integrate over η_i by Gauss–Hermite quadrature; −E[∂²log p] is −E[r (η − m)]/v (Stein)."""
+    joint = here.joint
+    covariance = here.root @ here.root.T
+    pairs = covariance[joint.place[:, :, None], joint.place[:, None, :]]
+    covariances = (pairs @ columns[:, :, None])[..., 0]
+    sd = (columns * covariances).sum(1, keepdim=True).clamp(min=1e-12).sqrt()
+    t, log_weight = gauss_hermite(_NODES, 1)
+    t, weight = t.reshape(1, -1), (log_weight - 0.5 * t.square().reshape(-1)).softmax(0)[:, None]
+    eta = joint.predictor(here.theta, here.mean[:, None]) + sd * t
+    value, slope, _ = joint.slopes(here.theta, eta)
+    of_phi = joint.dispersion_slope(here.theta, eta) @ weight if joint.layout.dispersion else None
+    curvature = (-(slope * t) @ weight / sd).clamp(min=0.0)
+    return _Rows(value @ weight, slope @ weight, curvature, of_phi, covariances)
+
+
+def bound(here: Approximation) -> tuple[float, Tensor]:
+    """Return the variational bound of the log-likelihood, and its gradient in θ, (θ,).
+
+    At the best mean and C their change with θ does not matter.
+    """
+    joint, theta = here.joint, here.theta
+    columns = joint.z @ joint.layout.factor(theta)
+    row = _rows(here, columns)
+    prior = here.mean.square().sum() + here.root.square().sum() - joint.dimension
+    value = row.value.sum() - 0.5 * prior + here.log_volume
+    r, c = joint.layout.entries
+    products = row.slope * here.mean[joint.place] - row.curvature * row.covariances  # E[r u]
+    found = [(joint.x.T @ row.slope)[:, 0], (joint.z[:, r] * products[:, c]).sum(0)]
+    if row.dispersion is not None:
+        found.append(row.dispersion.sum()[None])
+    return float(value), torch.cat(found)
+
+
+def laplace(joint: Joint, theta: Tensor, start: Tensor | None = None) -> Approximation:
     """Find Laplace's approximation at θ, by Newton's method from `start`, (D,); 0 by default."""
     mode, lower, _ = newton(joint, theta, start)
-    # H = RRᵀ: C = R^{-ᵀ}.
-    eye = torch.eye(joint.dimension, dtype=theta.dtype)
+    return Approximation(joint, theta, mode, _inverse(lower))
+
+
+def _inverse(lower: Tensor) -> Tensor:
+    """Return C = R^{-ᵀ}, upper triangular, of H = RRᵀ."""
+    eye = torch.eye(len(lower), dtype=lower.dtype)
     root = torch.linalg.solve_triangular(lower.mT, eye, upper=True)
     # In row-major order its products with states are several times as fast.
-    return Laplace(joint, theta, mode, root.contiguous())
+    return root.contiguous()
 
 
 def newton(
@@ -485,31 +663,35 @@ def _hessian(joint: Joint, columns: Tensor, curvature: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Motion:
-    """The derivatives of Laplace's approximation in θ."""
+    """The derivatives of the approximation in θ, and the information of its bound."""
 
     theta: Tensor
     shift: Tensor  # a, (θ, D)
     stretch: Tensor  # B, (θ, D, D), upper triangular
+    information: Tensor  # (θ, θ), symmetric
 
     @staticmethod
-    def at(here: Laplace) -> Motion:
-        """Compute them by central differences."""
-        theta, shifts, stretches = here.theta, [], []
-        for step in torch.diag(_SCORE_STEP * theta.abs().clamp(min=1.0)):
-            above, below = (laplace(here.joint, theta + h, here.mode) for h in (step, -step))
-            shifts.append((above.mode - below.mode) / (2.0 * step.sum()))
-            stretches.append((above.root - below.root) / (2.0 * step.sum()))
-        return Motion(theta, torch.stack(shifts), torch.stack(stretches))
+    def at(here: Approximation) -> Motion:
+        """Compute them by differences."""
+        shifts, stretches, rows, score = [], [], [], bound(here)[1]
+        for h in torch.diag(_SCORE_STEP * here.theta.abs().clamp(min=1.0)):
+            there = here.near(here.theta + h)
+            shifts.append((there.mean - here.mean) / h.sum())
+            stretches.append((there.root - here.root) / h.sum())
+            rows.append((score - bound(there)[1]) / h.sum())
+        matrix = torch.stack(rows)
+        matrix = 0.5 * (matrix + matrix.T)
+        return Motion(here.theta, torch.stack(shifts), torch.stack(stretches), matrix)
 
 
-def moving_scores(here: Laplace, motion: Motion, x: Tensor) -> Tensor:
+def moving_scores(here: Approximation, motion: Motion, x: Tensor) -> Tensor:
     """Return R, (m, θ), whose posterior mean is the score, of whitened states x, (m, D).
 
     The motion may be that of a θ nearby.
     """
     trace = (motion.stretch.diagonal(dim1=1, dim2=2) / here.root.diagonal()).sum(1)
-    found, size = [], max(len(here.joint.x), here.joint.dimension)
-    for part in x.split(max(1, _PART // size)):
+    found = []
+    for part in here.parts(x):
         complete, gradient = here.joint.scores(here.theta, here.at(part))
         moved = motion.shift @ gradient  # (θ, m)
         for k, stretch in enumerate(motion.stretch):
@@ -518,48 +700,64 @@ def moving_scores(here: Laplace, motion: Motion, x: Tensor) -> Tensor:
     return torch.cat(found)
 
 
-def louis_terms(here: Laplace, x: Tensor, c: Tensor) -> Tensor:
+def louis_terms(here: Approximation, motion: Motion, x: Tensor, c: Tensor) -> Tensor:
     """Return terms whose mean is the observed information, (m, θ, θ).
 
     The mean is that of whitened states x, (m, D), with coefficients c that sum to 1.
     """
-
-    def density(at: Tensor) -> Tensor:
-        """Return L, (m,)."""
-        moved = laplace(here.joint, at, here.mode)
-        parts = x.split(max(1, _PART // len(here.joint.x)))
-        return torch.cat([moved.density(part)[0] for part in parts]) + moved.log_volume
-
-    slope, curvature = _differences(density, here.theta)
+    slope = torch.where(c[:, None] == 0.0, 0.0, moving_scores(here, motion, x))
     centred = slope - c @ slope
-    return -curvature - centred[:, :, None] * centred[:, None, :]
+    inside = torch.linalg.solve_triangular(here.root, motion.stretch, upper=True)  # C^{-1}B
+    trace = torch.einsum("kij,lji->kl", inside, inside)
+    second = torch.cat([_second(here, motion, part) for part in here.parts(x, 2)]) - trace
+    second = torch.where(c[:, None, None] == 0.0, 0.0, second)
+    found = -second - centred[:, :, None] * centred[:, None, :]
+    return 0.5 * (found + found.mT)
 
 
-def laplace_information(here: Laplace) -> Tensor:
-    """Return the information of Laplace's approximation, (θ, θ), symmetric; it is not random."""
+def _second(here: Approximation, motion: Motion, x: Tensor) -> Tensor:
+    """Return the second derivatives of log p_θ(y, u_θ(x)) in θ, (m, θ, θ), for linear u_θ.
 
-    def density(at: Tensor) -> Tensor:
-        _, lower, value = newton(here.joint, at, here.mode)
-        return (value - lower.diagonal().log().sum())[None]
+    With η_k = ∂_k η and u_k = a_k + B_k x they are
 
-    return -_differences(density, here.theta)[1][0]
+        Σ_i {∂²_η log p · η_k η_l + r η_kl} − u_kᵀu_l,    η_kl = ZΛ̃_k u_l + ZΛ̃_l u_k,
 
-
-def _differences(function: Callable[[Tensor], Tensor], theta: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the slopes of each component, (m, θ), and its second derivatives, (m, θ, θ)."""
-    steps = torch.diag(_STEP * theta.abs().clamp(min=1.0))
-    middle = function(theta)
-    above, below = (torch.stack([function(theta + h) for h in hs], 1) for hs in (steps, -steps))
-    both = above + below
-    second = torch.diag_embed(both - 2.0 * middle[:, None])
-    for i in range(len(theta)):
-        for j in range(i):
-            together = steps[i] + steps[j]
-            mixed = function(theta + together) + function(theta - together)
-            entry = 0.5 * (mixed - both[:, i] - both[:, j]) + middle
-            second[:, i, j] = second[:, j, i] = entry
-    h = steps.diagonal()
-    return (above - below) / (2.0 * h), second / (h[:, None] * h)
+    and terms of the dispersion.
+    """
+    joint, theta, layout = here.joint, here.theta, here.joint.layout
+    u, p = here.at(x), len(here.theta)
+    eta = joint.predictor(theta, u)
+    slope = joint.slopes(theta, eta)[1]
+    row, column = layout.entries
+    factor, gathered = layout.factor(theta), joint.gathered(slope)
+    moved = [motion.shift[k][:, None] + motion.stretch[k] @ x.T for k in range(p)]  # u_k
+    first = torch.stack([joint.wide(joint.scaled(factor, v)) for v in moved])  # (θ, n, m)
+    first[: layout.fixed] += joint.x.T[:, :, None]
+    second = x.new_zeros(len(x), p, p)
+    for e, (a, b) in enumerate(zip(row.tolist(), column.tolist(), strict=True)):
+        k = layout.fixed + e
+        first[k] += joint.z[:, a, None] * u[joint.place[:, b]]
+        span = next(s for s in joint.spans if s.effects.start <= a < s.effects.stop)
+        left = joint.blocks(span, gathered)[:, a - span.effects.start]
+        for j, v in enumerate(moved):
+            cross = (left * joint.blocks(span, v)[:, b - span.effects.start]).sum(0)
+            second[:, k, j] += cross
+            second[:, j, k] += cross
+    bend = (joint.slopes(theta, eta + _SLOPE_STEP)[1] - slope) / _SLOPE_STEP  # ∂²_η log p
+    each = first.permute(2, 0, 1)
+    second += (each * bend.T[:, None]) @ each.mT
+    every = torch.stack(moved).permute(2, 0, 1)
+    second -= every @ every.mT
+    if layout.dispersion:
+        h = torch.zeros_like(theta)
+        h[-1] = _SLOPE_STEP
+        of_eta = (joint.slopes(theta + h, eta)[1] - slope) / _SLOPE_STEP
+        cross = torch.einsum("knm,nm->mk", first, of_eta)
+        second[:, -1] += cross
+        second[:, :, -1] += cross
+        of_phi = joint.dispersion_slope(theta + h, eta) - joint.dispersion_slope(theta, eta)
+        second[:, -1, -1] += of_phi.sum(0) / _SLOPE_STEP
+    return second
 
 
 def complete_information(joint: Joint, theta: Tensor, u: Tensor) -> Tensor:

@@ -109,7 +109,7 @@ _SETTLED = 1e-6  # change of the log-likelihood by twice the nodes
 _LOG_2PI = math.log(2.0 * math.pi)
 
 # An infinite truncation: no bias at all, and 2.2 blocks per group on average.
-_ENDLESS = MLMCSum(math.inf, 2**-1.5, assignment="balanced", max_transitions=2**14)
+ENDLESS = MLMCSum(math.inf, 2**-1.5, assignment="balanced", max_transitions=2**14)
 _PRICE = 500  # of a bucket, in rows
 _LEAST = 1e-15
 _DIFFERENCE = 1e-3
@@ -140,7 +140,7 @@ class Grouped:
     ) -> None:
         self.layout = Layout.of(design, family)
         self._family, self._generator = family, generator
-        self._estimator = _ENDLESS if estimator is None else estimator
+        self._estimator = ENDLESS if estimator is None else estimator
         self._candidates = candidates
         self._buckets = buckets(design)
         self._order = torch.cat([bucket.groups for bucket in self._buckets]).argsort()
