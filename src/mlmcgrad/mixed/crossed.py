@@ -98,10 +98,11 @@ LARGEST = 3000  # D: its matrix takes 72 MB, and a Cholesky factor of it about a
 _LOG_2PI = math.log(2.0 * math.pi)
 _NEWTON_STEPS, _HALVINGS = 60, 30
 _ENOUGH = 1e-20  # Newton's decrement at the mode, small because modes are differenced in θ
-_SCORE_STEP, _STEP = 1e-3, 1e-4  # of differences in θ, of the approximation and of exact scores
+# Of differences in θ: of the approximation, its second ones, and of exact scores.
+_MOTION_STEP, _BEND_STEP, _STEP = 1e-3, 1e-2, 1e-4
 _SLOPE_STEP = 1e-5  # of differences of slopes, in η and in the dispersion
 _NODES = 9  # for the law of η_i in a normal approximation
-_ROUNDS, _SETTLED = 40, 1e-14  # of the variational approximation; squared change in the last one
+_ROUNDS, _SETTLED = 60, 1e-6  # of the variational approximation; change in the last one
 _PILOT, _MILD = 256, 2.5  # draws for the spread of log w, and the largest for importance sampling
 _EFFECTIVE, _BLOCKS = 16, 4  # exact draws that a block is worth; blocks in an information
 _PARTS, _ERROR, _DRAWS = 64, 0.06, 2**16  # error of the log-likelihood, times 4
@@ -555,19 +556,20 @@ def variational(joint: Joint, theta: Tensor, start: Tensor | None = None) -> App
 def _improved(here: Approximation) -> Approximation:
     """Maximise the bound over mean and C, by Newton steps in the mean."""
     joint, theta = here.joint, here.theta
-    columns, mean, root = joint.z @ joint.layout.factor(theta), here.mean, here.root
+    columns, mean = joint.z @ joint.layout.factor(theta), here.mean
+    covariance = here.root @ here.root.T
     for _ in range(_ROUNDS):
-        row = _rows(replace(here, mean=mean, root=root), columns)
+        row = _rows(joint, theta, mean, covariance)
         gradient = joint.pulled(theta, row.slope) - mean[:, None]
         lower, failed = torch.linalg.cholesky_ex(_hessian(joint, columns, row.curvature))
         if failed or not bool(gradient.isfinite().all()):
             return replace(here, mean=mean * math.nan)
-        step, before = torch.cholesky_solve(gradient, lower)[:, 0], root
-        mean, root = mean + step, _inverse(lower)
-        decrement = float(gradient[:, 0] @ step)
-        if decrement < _SETTLED and float((root - before).abs().max()) < _SETTLED**0.5:
+        step, before = torch.cholesky_solve(gradient, lower)[:, 0], covariance.diagonal()
+        mean, covariance = mean + step, torch.cholesky_inverse(lower)
+        change = float((covariance.diagonal() - before).abs().max())
+        if float(gradient[:, 0] @ step) < _SETTLED**2 and change < _SETTLED:
             break
-    return replace(here, mean=mean, root=root)
+    return replace(here, mean=mean, root=_inverse(lower))
 
 
 @dataclass(frozen=True)
@@ -581,18 +583,17 @@ class _Rows:
     covariances: Tensor  # of η_i with its q effects, (n, q)
 
 
-def _rows(here: Approximation, columns: Tensor) -> _Rows:
+def _rows(joint: Joint, theta: Tensor, mean: Tensor, covariance: Tensor) -> _Rows:
     """Integrate over η_i by Gauss–Hermite quadrature; −E[∂²log p] is −E[r (η − m)]/v (Stein)."""
-    joint = here.joint
-    covariance = here.root @ here.root.T
+    columns = joint.z @ joint.layout.factor(theta)
     pairs = covariance[joint.place[:, :, None], joint.place[:, None, :]]
     covariances = (pairs @ columns[:, :, None])[..., 0]
     sd = (columns * covariances).sum(1, keepdim=True).clamp(min=1e-12).sqrt()
     t, log_weight = gauss_hermite(_NODES, 1)
     t, weight = t.reshape(1, -1), (log_weight - 0.5 * t.square().reshape(-1)).softmax(0)[:, None]
-    eta = joint.predictor(here.theta, here.mean[:, None]) + sd * t
-    value, slope, _ = joint.slopes(here.theta, eta)
-    of_phi = joint.dispersion_slope(here.theta, eta) @ weight if joint.layout.dispersion else None
+    eta = joint.predictor(theta, mean[:, None]) + sd * t
+    value, slope, _ = joint.slopes(theta, eta)
+    of_phi = joint.dispersion_slope(theta, eta) @ weight if joint.layout.dispersion else None
     curvature = (-(slope * t) @ weight / sd).clamp(min=0.0)
     return _Rows(value @ weight, slope @ weight, curvature, of_phi, covariances)
 
@@ -603,8 +604,7 @@ def bound(here: Approximation) -> tuple[float, Tensor]:
     At the best mean and C their change with θ does not matter.
     """
     joint, theta = here.joint, here.theta
-    columns = joint.z @ joint.layout.factor(theta)
-    row = _rows(here, columns)
+    row = _rows(joint, theta, here.mean, here.root @ here.root.T)
     prior = here.mean.square().sum() + here.root.square().sum() - joint.dimension
     value = row.value.sum() - 0.5 * prior + here.log_volume
     r, c = joint.layout.entries
@@ -674,7 +674,7 @@ class Motion:
     def at(here: Approximation) -> Motion:
         """Compute them by differences."""
         shifts, stretches, rows, score = [], [], [], bound(here)[1]
-        for h in torch.diag(_SCORE_STEP * here.theta.abs().clamp(min=1.0)):
+        for h in torch.diag(_MOTION_STEP * here.theta.abs().clamp(min=1.0)):
             there = here.near(here.theta + h)
             shifts.append((there.mean - here.mean) / h.sum())
             stretches.append((there.root - here.root) / h.sum())
@@ -682,6 +682,22 @@ class Motion:
         matrix = torch.stack(rows)
         matrix = 0.5 * (matrix + matrix.T)
         return Motion(here.theta, torch.stack(shifts), torch.stack(stretches), matrix)
+
+
+def bends(here: Approximation) -> dict[tuple[int, int], tuple[Tensor, Tensor]]:
+    """Return ∂_k∂_l mean, (D,), and ∂_k∂_l C, (D, D), for the entries k ≤ l of Λ, by differences.
+
+    Those of the coefficients matter little.
+    """
+    entries, found = here.joint.layout.of_factor, {}
+    steps = torch.diag(_BEND_STEP * here.theta.abs().clamp(min=1.0))
+    once = {k: here.near(here.theta + steps[k]) for k in range(entries.start, entries.stop)}
+    for k, first in once.items():
+        for j in range(k, entries.stop):
+            both, area = here.near(here.theta + steps[k] + steps[j]), steps[k, k] * steps[j, j]
+            shift = (both.mean - first.mean - once[j].mean + here.mean) / area
+            found[k, j] = shift, (both.root - first.root - once[j].root + here.root) / area
+    return found
 
 
 def moving_scores(here: Approximation, motion: Motion, x: Tensor) -> Tensor:
@@ -703,26 +719,37 @@ def moving_scores(here: Approximation, motion: Motion, x: Tensor) -> Tensor:
 def louis_terms(here: Approximation, motion: Motion, x: Tensor, c: Tensor) -> Tensor:
     """Return terms whose mean is the observed information, (m, θ, θ).
 
-    The mean is that of whitened states x, (m, D), with coefficients c that sum to 1.
+    The mean is that of whitened states x, (m, D), with coefficients c that sum to 1. States move
+    with a second-order expansion of the approximation in θ.
     """
+    bent = bends(here)
     slope = torch.where(c[:, None] == 0.0, 0.0, moving_scores(here, motion, x))
     centred = slope - c @ slope
     inside = torch.linalg.solve_triangular(here.root, motion.stretch, upper=True)  # C^{-1}B
     trace = torch.einsum("kij,lji->kl", inside, inside)
-    second = torch.cat([_second(here, motion, part) for part in here.parts(x, 2)]) - trace
+    for (k, j), (_, stretch) in bent.items():
+        both = (stretch.diagonal() / here.root.diagonal()).sum()
+        trace[k, j] -= both
+        trace[j, k] = trace[k, j]
+    second = torch.cat([_second(here, motion, bent, part) for part in here.parts(x, 2)]) - trace
     second = torch.where(c[:, None, None] == 0.0, 0.0, second)
     found = -second - centred[:, :, None] * centred[:, None, :]
     return 0.5 * (found + found.mT)
 
 
-def _second(here: Approximation, motion: Motion, x: Tensor) -> Tensor:
-    """Return the second derivatives of log p_θ(y, u_θ(x)) in θ, (m, θ, θ), for linear u_θ.
+def _second(
+    here: Approximation,
+    motion: Motion,
+    bent: dict[tuple[int, int], tuple[Tensor, Tensor]],
+    x: Tensor,
+) -> Tensor:
+    """Return the second derivatives of log p_θ(y, u_θ(x)) in θ, (m, θ, θ).
 
-    With η_k = ∂_k η and u_k = a_k + B_k x they are
+    With η_k = ∂_k η, u_k = ∂_k u = a_k + B_k x and u_kl = ∂_k∂_l u they are
 
-        Σ_i {∂²_η log p · η_k η_l + r η_kl} − u_kᵀu_l,    η_kl = ZΛ̃_k u_l + ZΛ̃_l u_k,
+        Σ_i {∂²_η log p · η_k η_l + r η_kl} − u_kᵀu_l + ∇_u log pᵀ u_kl,
 
-    and terms of the dispersion.
+    with η_kl = ZΛ̃_k u_l + ZΛ̃_l u_k, and terms of the dispersion.
     """
     joint, theta, layout = here.joint, here.theta, here.joint.layout
     u, p = here.at(x), len(here.theta)
@@ -748,6 +775,12 @@ def _second(here: Approximation, motion: Motion, x: Tensor) -> Tensor:
     second += (each * bend.T[:, None]) @ each.mT
     every = torch.stack(moved).permute(2, 0, 1)
     second -= every @ every.mT
+    gradient = joint.scaled(factor.T, gathered) - u
+    for (k, j), (shift, stretch) in bent.items():
+        cross = (gradient * (shift[:, None] + stretch @ x.T)).sum(0)
+        second[:, k, j] += cross
+        if k != j:
+            second[:, j, k] += cross
     if layout.dispersion:
         h = torch.zeros_like(theta)
         h[-1] = _SLOPE_STEP
