@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mlmcgrad.estimators import Average
+from mlmcgrad.mixed import crossed as module
 from mlmcgrad.mixed.crossed import (
     LARGEST,
     Crossed,
@@ -16,9 +17,11 @@ from mlmcgrad.mixed.crossed import (
     Motion,
     annealed,
     laplace,
-    moving_scores,
+    mean_score,
     run,
     step_size,
+    variational,
+    weighted_scores,
 )
 from mlmcgrad.mixed.design import build
 from mlmcgrad.mixed.families import family
@@ -100,13 +103,38 @@ def test_the_search_finds_the_maximum(model: Normal) -> None:
 def test_binary_scores_are_unbiased(hard: Binary) -> None:
     """Null: their mean is that of quadrature; false alarm 1e-5."""
     exact, likelihood = gradient(hard, BINARY_AT), crossed(hard)
+    assert mean_is(likelihood.scores(BINARY_AT, 400), exact)
+    assert likelihood.method == "by levels of importance sampling over all random effects"
+
+
+def test_levels_remove_the_bias_of_tiny_blocks(hard: Binary) -> None:
+    """Null: the mean score is that of quadrature, false alarm 1e-5, with two draws in a block."""
+    exact = gradient(hard, BINARY_AT)
+    here = variational(Joint(hard.design, family("bernoulli")), BINARY_AT)
+    motion, generator = Motion.at(here), rng()
+    assert mean_is(weighted_scores(here, motion, 2, 3000, generator), exact)
+    # Planted bug: no levels, so that the mean is that of a single block.
+    one, scores = Average(1), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "ENDLESS", one)
+        scores.append(weighted_scores(here, motion, 2, 3000, generator))
+    assert not mean_is(scores[0], exact)
+
+
+def test_chains_are_unbiased_where_weights_are_not_mild(
+    hard: Binary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Null: the mean score is that of quadrature; false alarm 1e-5."""
+    exact, likelihood = gradient(hard, BINARY_AT), crossed(hard)
+    monkeypatch.setattr(module, "_MILD", 0.0)
     assert mean_is(likelihood.scores(BINARY_AT, 100), exact)
-    # Planted bug: chains that have made no step, which are draws of Laplace's approximation.
-    joint = Joint(hard.design, family("bernoulli"))
-    approximation = laplace(joint, BINARY_AT)
-    motion = Motion.at(approximation)
-    x = torch.randn(20_000, joint.dimension, dtype=torch.float64, generator=rng())
-    assert not mean_is(moving_scores(approximation, motion, x), exact)
+    assert likelihood.method == "by Langevin chains over all random effects"
+    # Planted bug: chains that have made no step, which are draws of the approximation.
+    here = variational(Joint(hard.design, family("bernoulli")), BINARY_AT)
+    x = torch.randn(20_000, len(here.mean), dtype=torch.float64, generator=rng())
+    weight = torch.full((1000,), 1e-3, dtype=torch.float64)
+    start = torch.stack([mean_score(here, Motion.at(here), part, weight) for part in x.split(1000)])
+    assert not mean_is(start, exact)
 
 
 def test_binary_information_and_log_likelihood(hard: Binary) -> None:

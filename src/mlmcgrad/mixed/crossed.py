@@ -160,7 +160,7 @@ class Crossed:
         found = []
         for _ in range(count):
             states = self._run(here, _LEVELS, _CHAINS)
-            found.append(states.coefficient @ moving_scores(here, motion, states.points) / _CHAINS)
+            found.append(mean_score(here, motion, states.points, states.coefficient / _CHAINS))
         return torch.stack(found)
 
     def adaptive(self, theta: Tensor) -> tuple[Tensor, Tensor]:
@@ -187,18 +187,14 @@ class Crossed:
             return (0.5 * (exact + exact.T)).expand(2, -1, -1)
         motion, block = Motion.at(here), self._block(here, self._generator)
         if block:
-            blocks = effort * _BLOCKS
-            x, log_w = draws(here, blocks * block, self._generator)
-            terms = louis_terms(here, motion, x, log_w.softmax(0)).unflatten(0, (blocks, block))
-            own = torch.einsum("bk,bkij->bij", log_w.reshape(blocks, block).softmax(1), terms)
-            share = log_w.reshape(blocks, block).logsumexp(1).softmax(0)[:, None, None]
-            mean = (share * own).sum(0)
-            return mean + blocks * share * (own - mean)
-        chains = effort * _MANY
-        states = self._run(here, _LONG, chains)
-        terms = louis_terms(here, motion, states.points, states.coefficient / chains)
-        terms = states.coefficient[:, None, None] * terms
-        return terms.new_zeros(chains, *terms.shape[1:]).index_add_(0, states.owner, terms)
+            count = effort * _BLOCKS
+            x, log_w = draws(here, count * block, self._generator)
+            c, owner = log_w.softmax(0), torch.arange(count).repeat_interleave(block)
+        else:
+            count = effort * _MANY
+            states = self._run(here, _LONG, count)
+            x, c, owner = states.points, states.coefficient / count, states.owner
+        return louis(here, motion, x, c, owner)
 
     def log_likelihood(self, theta: Tensor, generator: torch.Generator) -> LogLikelihood:
         """Compute or estimate the log-likelihood, in one part."""
@@ -320,19 +316,13 @@ def weighted_scores(
     """
     lengths = ENDLESS.draw(count, None, generator)
     blocks = Blocks.of(lengths.longest.numpy())
-    found, begin = here.theta.new_zeros(count, len(here.theta)), 0
     x, log_w = draws(here, len(blocks.chain) * block, generator)
     log_sum, share = shares(log_w.reshape(-1, block).numpy())
     weight, _ = block_weights(log_sum, blocks, lengths)
     c = torch.from_numpy(weight[:, None] * share).reshape(-1)
-    owner = torch.from_numpy(blocks.chain).repeat_interleave(block)
-    for part in here.parts(x):
-        end = begin + len(part)
-        each = moving_scores(here, motion, part)
-        each = torch.where(c[begin:end, None] == 0.0, 0.0, c[begin:end, None] * each)
-        found.index_add_(0, owner[begin:end], each)
-        begin = end
-    return found
+    sizes = (block * lengths.longest).tolist()
+    each = zip(x.split(sizes), c.split(sizes), strict=True)
+    return torch.stack([mean_score(here, motion, own, its) for own, its in each])
 
 
 def step_size(dimension: int) -> float:
@@ -700,97 +690,127 @@ def bends(here: Approximation) -> dict[tuple[int, int], tuple[Tensor, Tensor]]:
     return found
 
 
-def moving_scores(here: Approximation, motion: Motion, x: Tensor) -> Tensor:
-    """Return R, (m, θ), whose posterior mean is the score, of whitened states x, (m, D).
+def mean_score(here: Approximation, motion: Motion, x: Tensor, c: Tensor) -> Tensor:
+    """Return Σ_j c_j R_j, (θ,), of whitened states x, (m, D), with coefficients c that sum to 1.
 
-    The motion may be that of a θ nearby.
+    The posterior mean of R is the score. The motion may be that of a θ nearby.
     """
-    trace = (motion.stretch.diagonal(dim1=1, dim2=2) / here.root.diagonal()).sum(1)
-    found = []
+    found = (motion.stretch.diagonal(dim1=1, dim2=2) / here.root.diagonal()).sum(1)
+    begin, size = 0, here.joint.dimension
+    moment = x.new_zeros(size, size)  # Σ_j c_j ∇f_j x_jᵀ
     for part in here.parts(x):
+        own = c[begin : begin + len(part)]
+        begin += len(part)
         complete, gradient = here.joint.scores(here.theta, here.at(part))
-        moved = motion.shift @ gradient  # (θ, m)
-        for k, stretch in enumerate(motion.stretch):
-            moved[k] += (gradient * (stretch @ part.T)).sum(0)
-        found.append(complete + moved.T + trace)
-    return torch.cat(found)
+        complete = torch.where(own[:, None] == 0.0, 0.0, complete)  # where it may be infinite
+        gradient = torch.where(own == 0.0, 0.0, gradient) * own
+        found = found + own @ complete + motion.shift @ gradient.sum(1)
+        moment += gradient @ part
+    return found + (motion.stretch * moment).sum((1, 2))
 
 
-def louis_terms(here: Approximation, motion: Motion, x: Tensor, c: Tensor) -> Tensor:
-    """Return terms whose mean is the observed information, (m, θ, θ).
+def louis(here: Approximation, motion: Motion, x: Tensor, c: Tensor, owner: Tensor) -> Tensor:
+    """Return estimates of the observed information, (blocks, θ, θ), one for each block of states.
 
-    The mean is that of whitened states x, (m, D), with coefficients c that sum to 1. States move
-    with a second-order expansion of the approximation in θ.
+    States move with a second-order expansion of the approximation in θ.
+
+    Args:
+        here: the approximation.
+        motion: its derivatives.
+        x: whitened states, (m, D).
+        c: coefficients that sum to 1, (m,).
+        owner: the block of each state, (m,).
     """
-    bent = bends(here)
-    slope = torch.where(c[:, None] == 0.0, 0.0, moving_scores(here, motion, x))
-    centred = slope - c @ slope
+    bent, size = bends(here), len(here.theta)
     inside = torch.linalg.solve_triangular(here.root, motion.stretch, upper=True)  # C^{-1}B
     trace = torch.einsum("kij,lji->kl", inside, inside)
     for (k, j), (_, stretch) in bent.items():
-        both = (stretch.diagonal() / here.root.diagonal()).sum()
-        trace[k, j] -= both
+        trace[k, j] -= (stretch.diagonal() / here.root.diagonal()).sum()
         trace[j, k] = trace[k, j]
-    second = torch.cat([_second(here, motion, bent, part) for part in here.parts(x, 2)]) - trace
-    second = torch.where(c[:, None, None] == 0.0, 0.0, second)
-    found = -second - centred[:, :, None] * centred[:, None, :]
+    slopes, sums, share = [], [], []
+    for block in range(int(owner.max()) + 1):
+        which = owner == block
+        own, its = x[which], c[which]
+        slope, total = x.new_zeros(len(own), size), -its.sum() * trace
+        moment, push = x.new_zeros(own.shape[1], own.shape[1]), x.new_zeros(own.shape[1])
+        begin = 0
+        for part in here.parts(own, 2):
+            end = begin + len(part)
+            weight = its[begin:end]
+            slope[begin:end], second, gradient = _derivatives(here, motion, part, weight)
+            total, moment = total + second, moment + gradient @ part
+            push, begin = push + gradient.sum(1), end
+        for (k, j), (shift, stretch) in bent.items():
+            cross = shift @ push + (stretch * moment).sum()
+            total[k, j] += cross
+            if k != j:
+                total[j, k] += cross
+        slopes.append(slope)
+        sums.append(total)
+        share.append(its)
+    mean = sum(its @ slope for its, slope in zip(share, slopes, strict=True))
+    own_sums = []
+    for its, slope, total in zip(share, slopes, sums, strict=True):
+        centred = slope - mean
+        own_sums.append(-total - (its * centred.T) @ centred)
+    found, shares_of = torch.stack(own_sums), torch.stack([its.sum() for its in share])
+    whole = found.sum(0)
+    found = whole + len(found) * (found - shares_of[:, None, None] * whole)
     return 0.5 * (found + found.mT)
 
 
-def _second(
-    here: Approximation,
-    motion: Motion,
-    bent: dict[tuple[int, int], tuple[Tensor, Tensor]],
-    x: Tensor,
-) -> Tensor:
-    """Return the second derivatives of log p_θ(y, u_θ(x)) in θ, (m, θ, θ).
+def _derivatives(
+    here: Approximation, motion: Motion, x: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return derivatives of log p_θ(y, u_θ(x)) in θ, and weighted gradients in u.
 
-    With η_k = ∂_k η, u_k = ∂_k u = a_k + B_k x and u_kl = ∂_k∂_l u they are
+    The slopes are those of each state, (m, θ), without the volume. With η_k = ∂_k η and
+    u_k = ∂_k u = a_k + B_k x the second derivatives, (θ, θ), weighted by c, are
 
-        Σ_i {∂²_η log p · η_k η_l + r η_kl} − u_kᵀu_l + ∇_u log pᵀ u_kl,
+        Σ_i {∂²_η log p · η_k η_l + r η_kl} − u_kᵀu_l,    η_kl = ZΛ̃_k u_l + ZΛ̃_l u_k,
 
-    with η_kl = ZΛ̃_k u_l + ZΛ̃_l u_k, and terms of the dispersion.
+    and terms of the dispersion. Those of the second derivatives of u are linear in the gradients
+    in u, (D, m), times c.
     """
     joint, theta, layout = here.joint, here.theta, here.joint.layout
     u, p = here.at(x), len(here.theta)
     eta = joint.predictor(theta, u)
     slope = joint.slopes(theta, eta)[1]
+    bend = (joint.slopes(theta, eta + _SLOPE_STEP)[1] - slope) / _SLOPE_STEP  # ∂²_η log p
+    slope, bend = (torch.where(c == 0.0, 0.0, each) for each in (slope, bend))
     row, column = layout.entries
     factor, gathered = layout.factor(theta), joint.gathered(slope)
-    moved = [motion.shift[k][:, None] + motion.stretch[k] @ x.T for k in range(p)]  # u_k
-    first = torch.stack([joint.wide(joint.scaled(factor, v)) for v in moved])  # (θ, n, m)
+    both = zip(motion.shift, motion.stretch, strict=True)
+    moved = torch.stack([a[:, None] + b @ x.T for a, b in both])  # u_k, (θ, D, m)
+    first = torch.stack([joint.wide(joint.scaled(factor, v)) for v in moved])  # η_k, (θ, n, m)
     first[: layout.fixed] += joint.x.T[:, :, None]
-    second = x.new_zeros(len(x), p, p)
+    second = x.new_zeros(p, p)
     for e, (a, b) in enumerate(zip(row.tolist(), column.tolist(), strict=True)):
         k = layout.fixed + e
         first[k] += joint.z[:, a, None] * u[joint.place[:, b]]
         span = next(s for s in joint.spans if s.effects.start <= a < s.effects.stop)
-        left = joint.blocks(span, gathered)[:, a - span.effects.start]
+        left = c * joint.blocks(span, gathered)[:, a - span.effects.start]
         for j, v in enumerate(moved):
-            cross = (left * joint.blocks(span, v)[:, b - span.effects.start]).sum(0)
-            second[:, k, j] += cross
-            second[:, j, k] += cross
-    bend = (joint.slopes(theta, eta + _SLOPE_STEP)[1] - slope) / _SLOPE_STEP  # ∂²_η log p
-    each = first.permute(2, 0, 1)
-    second += (each * bend.T[:, None]) @ each.mT
-    every = torch.stack(moved).permute(2, 0, 1)
-    second -= every @ every.mT
-    gradient = joint.scaled(factor.T, gathered) - u
-    for (k, j), (shift, stretch) in bent.items():
-        cross = (gradient * (shift[:, None] + stretch @ x.T)).sum(0)
-        second[:, k, j] += cross
-        if k != j:
-            second[:, j, k] += cross
+            cross = (left * joint.blocks(span, v)[:, b - span.effects.start]).sum()
+            second[k, j] += cross
+            second[j, k] += cross
+    flat = first.reshape(p, -1)
+    second += (flat * (bend * c).reshape(-1)) @ flat.T
+    second -= (moved * c).reshape(p, -1) @ moved.reshape(p, -1).T
+    slopes = torch.einsum("knm,nm->mk", first, slope) - torch.einsum("kdm,dm->mk", moved, u)
     if layout.dispersion:
         h = torch.zeros_like(theta)
         h[-1] = _SLOPE_STEP
+        of_phi = torch.where(c == 0.0, 0.0, joint.dispersion_slope(theta, eta))
         of_eta = (joint.slopes(theta + h, eta)[1] - slope) / _SLOPE_STEP
-        cross = torch.einsum("knm,nm->mk", first, of_eta)
+        of_both = (joint.dispersion_slope(theta + h, eta) - of_phi) / _SLOPE_STEP
+        of_eta, of_both = (torch.where(c == 0.0, 0.0, each) for each in (of_eta, of_both))
+        cross = flat @ (of_eta * c).reshape(-1)
+        second[-1] += cross
         second[:, -1] += cross
-        second[:, :, -1] += cross
-        of_phi = joint.dispersion_slope(theta + h, eta) - joint.dispersion_slope(theta, eta)
-        second[:, -1, -1] += of_phi.sum(0) / _SLOPE_STEP
-    return second
+        second[-1, -1] += (of_both @ c).sum()
+        slopes[:, -1] += of_phi.sum(0)
+    return slopes, second, c * (joint.scaled(factor.T, gathered) - u)
 
 
 def complete_information(joint: Joint, theta: Tensor, u: Tensor) -> Tensor:
