@@ -101,7 +101,8 @@ def fit(
         iterations: maximum number of iterations.
         candidates: draws in a block of importance sampling; unused with several grouping factors.
         estimator: the law of the number of blocks per group; by default without truncation, so
-            without bias. Only for one grouping factor: with several, the score comes from chains.
+            without bias. Only for one grouping factor: with several, the random effects are
+            integrated together.
         progress: True shows a line on the terminal, False shows nothing; by default the line
             appears on a terminal after two seconds. A function is called with every iteration.
 

@@ -158,7 +158,13 @@ class Crossed:
 
     def curvature(self, theta: Tensor) -> Tensor:
         """Return the information of a normal response, (θ, θ)."""
-        return laplace_information(self._laplace(theta))
+        here = self._approximate(theta)
+        rows = [
+            (bound(here.near(theta - h))[1] - bound(here.near(theta + h))[1]) / (2.0 * h.sum())
+            for h in torch.diag(_STEP * theta.abs().clamp(min=1.0))
+        ]
+        exact = torch.stack(rows)
+        return 0.5 * (exact + exact.T)
 
     def settle(self, theta: Tensor) -> bool:
         """Return False: a closed form is as precise as can be."""
@@ -192,14 +198,9 @@ class Crossed:
 
     def information(self, theta: Tensor, effort: int = 1) -> Tensor:
         """Return estimates of the observed information, (n · effort, θ, θ)."""
-        here = self._approximate(theta)
         if self.exact:
-            rows = [
-                (bound(here.near(theta - h))[1] - bound(here.near(theta + h))[1]) / (2.0 * h.sum())
-                for h in torch.diag(_STEP * theta.abs().clamp(min=1.0))
-            ]
-            exact = torch.stack(rows)
-            return (0.5 * (exact + exact.T)).expand(2, -1, -1)
+            return self.curvature(theta).expand(2, -1, -1)
+        here = self._approximate(theta)
         motion, block = Motion.at(here), self._block(here, self._generator)
         if block:
             count = effort * _BLOCKS

@@ -300,15 +300,15 @@ def search(
                 return
             state = replace(state, theta=higher)
     at, share, before = state.theta, 1.0, torch.zeros_like(theta)
-    known: Information | None = None
+    shared: Information | None = None
     while state.iteration < iterations:
         n = state.iteration
-        for found in _newton(likelihood, at, tolerance, iterations - n, known):
+        for found in _newton(likelihood, at, tolerance, iterations - n, shared):
             state = replace(found, iteration=n + found.averaged)
             yield state
         assert state.information is not None
         step = (state.theta - at) / state.information.standard_errors
-        known = state.information if float(step.abs().max()) < _SHORT else None
+        shared = state.information if float(step.abs().max()) < _SHORT else None
         # Newton's method may go back and forth between two points.
         back = float(step @ before) < -_BACK * float(before @ before)
         share = 0.5 * share if back else min(1.0, 2.0 * share)
@@ -377,13 +377,13 @@ def _newton(
     theta: Tensor,
     tolerance: float,
     most: int,
-    known: Information | None,
+    shared: Information | None,
 ) -> Iterator[SearchState]:
     """Yield Newton steps from θ with more and more scores, until one is too long or precise.
 
-    The information is that of θ, or known from a point nearby.
+    The information is that of θ, or shared by a point nearby.
     """
-    information = known or Information.at(likelihood, theta, _SOUND)
+    information = shared or Information.at(likelihood, theta, _SOUND)
     scores, fewest = theta.new_zeros(0, len(theta)), max(_FEWEST, 2 * len(theta))
     while len(scores) < most:
         n = len(scores)
