@@ -122,7 +122,7 @@ _PILOT, _MILD = 256, 2.5  # draws for the spread of log w, and the largest for i
 _EFFECTIVE, _BLOCKS = 16, 8  # exact draws that a block is worth; blocks in an information
 _PARTS, _ERROR, _DRAWS = 64, 0.015, 2**16  # blocks, error and most draws for the log-likelihood
 _LEAST = 0.05  # of the complete-data information in a direction: a step is at most 20 times EM's
-_PART = 2**21  # numbers (states × rows or random effects) in memory at once
+_PART = 2**18  # numbers (states × rows or random effects) at once: they stay in the cache
 
 
 @final
@@ -319,7 +319,7 @@ def draws(here: Approximation, count: int, generator: torch.Generator) -> tuple[
     size = here.joint.dimension
     x = torch.randn(count // 2, size, dtype=torch.float64, generator=generator)
     x = torch.stack([x, -x], 1).reshape(-1, size)
-    log_w = torch.cat([here.density(p)[0] + _minus_log_normal(p) for p in here.parts(x)])
+    log_w = torch.cat([here.log_density(p) + _minus_log_normal(p) for p in here.parts(x)])
     return x, torch.where(log_w.isnan(), -torch.inf, log_w) + here.log_volume
 
 
@@ -536,6 +536,12 @@ class Approximation:
     def density(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return log p(y, u), (m,), and its gradient in u, (D, m), of whitened rows x."""
         return self.joint.density(self.theta, self.at(x))[:2]
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """Return log p(y, u), (m,), of whitened rows x."""
+        u = self.at(x)
+        value = self.joint.slopes(self.theta, self.joint.predictor(self.theta, u))[0]
+        return value.sum(0) - 0.5 * u.square().sum(0) - 0.5 * len(u) * _LOG_2PI
 
     def parts(self, x: Tensor, numbers: int = 1) -> tuple[Tensor, ...]:
         """Split whitened rows x into parts that fit into memory, with so many numbers per row."""
