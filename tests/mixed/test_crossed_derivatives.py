@@ -9,6 +9,7 @@ from mlmcgrad.mixed.crossed import (
     Motion,
     complete_information,
     laplace,
+    louis,
     mean_score,
     positive,
 )
@@ -61,3 +62,21 @@ def test_any_motion_is_without_bias() -> None:
     # Planted bug: the volume does not change with C.
     trace = (other.stretch.diagonal(dim1=1, dim2=2) / approximation.root.diagonal()).sum(1)
     assert not mean_is(found - trace, exact)
+
+
+def test_louis_information_with_a_dispersion() -> None:
+    """Null: the mean is the exact information; false alarm 1e-5. States are exact, x ~ N(0, I)."""
+    model = normal()
+    exact = -torch.autograd.functional.hessian(model.log_likelihood, AT)
+    here = laplace(Joint(model.design, family("gaussian")), AT)
+    x = torch.randn(2000, here.joint.dimension, dtype=torch.float64, generator=rng())
+    c, owner = torch.full((2000,), 1.0 / 2000, dtype=torch.float64), torch.arange(2000) // 50
+    motion = Motion.at(here)
+    found = louis(here, motion, x, c, owner)
+    fixed = found[:, :2, :2]  # without noise
+    torch.testing.assert_close(fixed, exact[:2, :2].expand_as(fixed))
+    assert mean_is(found[:, 2:].flatten(1), exact[2:].flatten())
+    # Planted bug: a volume that does not belong to the states.
+    motion.stretch.mul_(0.9)
+    wrong = louis(here, motion, 1.1 * x, c, owner)
+    assert not mean_is(wrong[:, 2:].flatten(1), exact[2:].flatten())
