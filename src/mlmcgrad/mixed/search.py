@@ -47,7 +47,6 @@ _SLOW = 0.3  # of the squared length of a step without noise: the next one is ha
 _MOST_SCORING = 40  # steps; they would never end if all groups were alike
 _MOVED = 0.05  # standard errors between θ̄ and θ_0: beyond it the step is repeated
 _NEAR = 0.05  # bound in standard errors that is small enough, even if the distance is not noise
-_SHORT = 0.25  # standard errors: after a shorter step the same information serves for the next one
 _BACK = 0.25  # of the last step, in the other direction: half as long a step is taken next
 _SHARES = (1.0, 0.5, 0.25)  # of a step away from a point that is not a maximum
 _ROUNDING = 1e-3  # standard errors below which a distance counts as rounding
@@ -300,15 +299,13 @@ def search(
                 return
             state = replace(state, theta=higher)
     at, share, before = state.theta, 1.0, torch.zeros_like(theta)
-    shared: Information | None = None
     while state.iteration < iterations:
         n = state.iteration
-        for found in _newton(likelihood, at, tolerance, iterations - n, shared):
+        for found in _newton(likelihood, at, tolerance, iterations - n):
             state = replace(found, iteration=n + found.averaged)
             yield state
         assert state.information is not None
         step = (state.theta - at) / state.information.standard_errors
-        shared = state.information if float(step.abs().max()) < _SHORT else None
         # Newton's method may go back and forth between two points.
         back = float(step @ before) < -_BACK * float(before @ before)
         share = 0.5 * share if back else min(1.0, 2.0 * share)
@@ -373,17 +370,10 @@ def _climb(likelihood: MarginalLikelihood, theta: Tensor, most: int) -> Iterator
 
 
 def _newton(
-    likelihood: MarginalLikelihood,
-    theta: Tensor,
-    tolerance: float,
-    most: int,
-    shared: Information | None,
+    likelihood: MarginalLikelihood, theta: Tensor, tolerance: float, most: int
 ) -> Iterator[SearchState]:
-    """Yield Newton steps from θ with more and more scores, until one is too long or precise.
-
-    The information is that of θ, or shared by a point nearby.
-    """
-    information = shared or Information.at(likelihood, theta, _SOUND)
+    """Yield Newton steps from θ with more and more scores, until one is too long or precise."""
+    information = Information.at(likelihood, theta, _SOUND)
     scores, fewest = theta.new_zeros(0, len(theta)), max(_FEWEST, 2 * len(theta))
     while len(scores) < most:
         n = len(scores)
