@@ -148,6 +148,7 @@ class Grouped:
         self._closed, effects = isinstance(family, Gaussian), self.layout.random
         self._nodes = 2 if self._closed else _FIRST_NODES  # in each direction
         self._rough = self._nodes  # where less precision is enough
+        self._settled: tuple[Tensor, Tensor] | None = None  # the last θ, and the values there
         self.exact = estimator is None and (self._closed or effects <= 2) and self._more()
 
     @property
@@ -202,6 +203,8 @@ class Grouped:
 
     def settle(self, theta: Tensor) -> bool:
         """Use as many nodes as the likelihood at θ needs; return whether that changes anything."""
+        if self._settled is not None and torch.equal(self._settled[0], theta):
+            return False
         before = self._nodes
         values = self._values(theta, self._nodes)
         while self.exact:
@@ -210,6 +213,7 @@ class Grouped:
                 break
             found = self._values(theta, 2 * self._nodes)
             if abs(float((found - values).sum())) <= _SETTLED:
+                self._settled = theta.clone(), found
                 break
             self._nodes, values = 2 * self._nodes, found
         return not self.exact or self._nodes != before
@@ -287,7 +291,8 @@ class Grouped:
         if self.exact:
             self.settle(theta)
         if self.exact:
-            value = self._values(theta, self._nodes)
+            assert self._settled is not None
+            value = self._settled[1]
             return LogLikelihood(value, value.new_zeros(len(value), 2))
         draws, found = self._many(), []
         for part in self._parts(theta, draws):

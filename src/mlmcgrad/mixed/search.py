@@ -348,16 +348,17 @@ def _climb(likelihood: MarginalLikelihood, theta: Tensor, most: int) -> Iterator
         if information is None:
             information = Information(likelihood.curvature(theta).expand(2, -1, -1))
         step = _bounded(likelihood, theta, information.inverse @ score)
+        shorter = False
         for _ in range(_HALVINGS):
             found = likelihood.value_and_score(theta + step)
             if found[0] >= value - _LOST * abs(value):
                 break
-            step *= 0.5
+            step, shorter = 0.5 * step, True
         # The squared length in standard errors of the step, and of the next one.
         went = float(score @ information.inverse @ score)
         theta, (value, score) = theta + step, found
         left = float(score @ information.inverse @ score)
-        changed = (left <= _THERE or left > _FAST * went) and likelihood.settle(theta)
+        changed = (left <= _THERE or shorter) and likelihood.settle(theta)
         there = left <= _THERE and not changed
         covariance = theta.new_zeros(len(theta), len(theta)) if there else None
         yield SearchState(0, theta, information, covariance, n)
